@@ -1,0 +1,72 @@
+"""OAuth 2.0 and OpenID Connect tokens that are always fresh when asked for.
+
+Names are imported when they are first used: pytest loads the plugin of this package
+in every test run on the machine, which must cost nothing.
+"""
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from freshtoken._foundation.records import AccessToken, Session
+    from freshtoken._foundation.secret import Secret
+    from freshtoken._lifecycle.manager import TokenManager
+    from freshtoken._protocol.client import OAuthClient
+    from freshtoken.errors import (
+        AccessDeniedError,
+        ClientRejectedError,
+        Disposition,
+        FreshTokenError,
+        IssuerMismatchError,
+        MisconfiguredError,
+        RetryableError,
+        SignInRequiredError,
+        StoreError,
+        TransportError,
+    )
+    from freshtoken.stores.memory import MemoryStore
+
+__all__ = [
+    "AccessDeniedError",
+    "AccessToken",
+    "ClientRejectedError",
+    "Disposition",
+    "FreshTokenError",
+    "IssuerMismatchError",
+    "MemoryStore",
+    "MisconfiguredError",
+    "OAuthClient",
+    "RetryableError",
+    "Secret",
+    "Session",
+    "SignInRequiredError",
+    "StoreError",
+    "TokenManager",
+    "TransportError",
+]
+
+_HOMES = {
+    "AccessToken": "_foundation.records",
+    "MemoryStore": "stores.memory",
+    "OAuthClient": "_protocol.client",
+    "Secret": "_foundation.secret",
+    "Session": "_foundation.records",
+    "TokenManager": "_lifecycle.manager",
+}
+
+
+if not TYPE_CHECKING:  # Else a checker would believe in every name.
+
+    def __getattr__(name: str) -> object:
+        """Import a public name at its first use."""
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        home = importlib.import_module(f"{__name__}.{_HOMES.get(name, 'errors')}")
+        value: object = getattr(home, name)
+        globals()[name] = value
+        return value
+
+
+def __dir__() -> list[str]:
+    """Return the public names."""
+    return __all__

@@ -1,0 +1,1 @@
+"""Clock, secrets and records: what every other layer may lean on."""

@@ -1,0 +1,1 @@
+"""Pure: requests built, responses read, failures classified. No I/O, no clock."""
