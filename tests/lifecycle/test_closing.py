@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import AsyncGenerator, Callable, Coroutine
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import anyio
 import pytest
+from anyio.abc import TaskGroup
 
 from freshtoken import MemoryStore, RetryableError, TokenManager
 from freshtoken._foundation.waiting import in_trio
@@ -111,6 +112,23 @@ def leave(tokens: TokenManager) -> Background:
     return Background(lambda: tokens.__aexit__(None, None, None))
 
 
+@asynccontextmanager
+async def a_group(
+    idp: MockIdP, clock: FakeClock, faulty: FaultyStore | None = None
+) -> AsyncGenerator[TaskGroup]:
+    """Make a task group; where the test fails, mend what closing would wait for."""
+    async with anyio.create_task_group() as group:
+        try:
+            yield group
+        except BaseException:
+            idp.clear_faults()
+            if faulty is not None:
+                faulty.heal()
+            with anyio.CancelScope(shield=True):
+                await clock.advance(2)
+            raise
+
+
 # The body's exceptions
 
 
@@ -137,7 +155,7 @@ async def test_what_the_body_raises_comes_out_as_it_is(
         except BaseException as raised:  # noqa: BLE001 -- also KeyboardInterrupt
             caught.append(raised)
 
-    async with anyio.create_task_group() as group:
+    async with a_group(rig.idp, rig.clock, rig.faulty) as group:
         group.start_soon(body)
         await rig.clock.settle()
         if hang is not None:
@@ -177,7 +195,7 @@ async def test_a_cancelled_body_leaves_after_the_flight_has_landed(
                 await tokens.get_token("crm")
         left = True
 
-    async with anyio.create_task_group() as group:
+    async with a_group(idp, clock) as group:
         group.start_soon(body)
         await hang.reached()
         scope.cancel()
@@ -347,7 +365,7 @@ async def test_closing_lets_the_sent_land_and_drops_the_queued(
     names = [f"session-{number}" for number in range(100)]
     hang = idp.hold_next(count=None)
     calls: list[Background] = []
-    async with anyio.create_task_group() as group, manager as tokens:
+    async with a_group(idp, clock) as group, manager as tokens:
         for name in names:
             await sign_in(tokens, idp, name)
         for name in names:
@@ -376,7 +394,7 @@ async def test_closing_lets_the_sent_land_and_drops_the_queued(
 
 
 async def test_a_save_that_fails_is_repeated_until_closing_ends(rig: Rig) -> None:
-    async with anyio.create_task_group() as group:
+    async with a_group(rig.idp, rig.clock, rig.faulty) as group:
         tokens = await rig.manager.__aenter__()
         grant = await sign_in(tokens, rig.idp)
         rig.faulty.break_next("save", "refused", count=30)
@@ -400,7 +418,7 @@ async def test_a_save_that_never_succeeds_is_reported_by_name(
     """And closing returns. The answer is kept, should the manager be entered again."""
     manager = rig.manager
     before = tasks()
-    async with anyio.create_task_group() as group:
+    async with a_group(rig.idp, rig.clock, rig.faulty) as group:
         tokens = await manager.__aenter__()
         grant = await sign_in(tokens, rig.idp)
         other = await sign_in(tokens, rig.idp, "other")
@@ -450,7 +468,7 @@ async def test_an_answer_from_before_is_tried_until_the_next_closing_ends(
 ) -> None:
     """It was reported lost once, the manager is entered again, and a caller came."""
     manager = rig.manager
-    async with anyio.create_task_group() as group:
+    async with a_group(rig.idp, rig.clock, rig.faulty) as group:
         tokens = await manager.__aenter__()
         grant = await sign_in(tokens, rig.idp)
         hold = rig.idp.hold_next(at="after")
@@ -481,7 +499,7 @@ async def test_an_answer_from_before_is_tried_until_the_next_closing_ends(
 async def test_closing_waits_for_a_revocation(
     manager: TokenManager, idp: MockIdP, clock: FakeClock
 ) -> None:
-    async with anyio.create_task_group() as group:
+    async with a_group(idp, clock) as group:
         tokens = await manager.__aenter__()
         grant = await sign_in(tokens, idp)
         hang = idp.hold_next("revoke")
@@ -502,7 +520,7 @@ async def test_closing_does_not_wait_for_ever_for_a_revocation(
     manager: TokenManager, idp: MockIdP, clock: FakeClock
 ) -> None:
     before = tasks()
-    async with anyio.create_task_group() as group:
+    async with a_group(idp, clock) as group:
         tokens = await manager.__aenter__()
         await sign_in(tokens, idp)
         hang = idp.hang_next("revoke", count=None)
@@ -522,7 +540,7 @@ async def test_what_falls_due_while_closing_is_renewed_after_the_next_entering(
     manager: TokenManager, idp: MockIdP, clock: FakeClock, store: MemoryStore
 ) -> None:
     """Another loop may be awake: a closing one takes nothing off the agenda."""
-    async with anyio.create_task_group() as group:
+    async with a_group(idp, clock) as group:
         tokens = await manager.__aenter__()
         await sign_in(tokens, idp, "due")
         await tokens.get_token("due")
@@ -609,6 +627,28 @@ async def test_one_fault_in_the_background_ends_nothing_else(
 
         assert (await tokens.get_token("crm")).reveal() == grant.access_token
         assert any("background_failed" in line for line in caplog.messages)
+
+
+def test_a_cancellation_in_the_background_ends_nothing_else(
+    manager: TokenManager, idp: MockIdP, clock: FakeClock
+) -> None:
+    """Only asyncio hands one task's cancellation to another."""
+
+    async def scene() -> None:
+        async with manager as tokens:
+            grant = await sign_in(tokens, idp)
+
+            async def cancelled() -> None:
+                task = asyncio.ensure_future(asyncio.sleep(1000))
+                task.cancel()
+                await task
+
+            tokens._supply.runtime().start_soon(cancelled)
+            await clock.settle()
+
+            assert (await tokens.get_token("crm")).reveal() == grant.access_token
+
+    asyncio.run(scene())
 
 
 class HangingRead:

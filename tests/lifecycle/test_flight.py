@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from types import FrameType
 
 import anyio
@@ -101,6 +101,26 @@ class BrokenStore:
         )
 
 
+@asynccontextmanager
+async def entered(
+    manager: TokenManager,
+    idp: MockIdP,
+    clock: FakeClock,
+    broken: BrokenStore | None = None,
+) -> AsyncGenerator[TokenManager]:
+    """Enter a manager; where the test fails, mend what closing would wait for."""
+    async with manager as tokens:
+        try:
+            yield tokens
+        except BaseException:
+            idp.clear_faults()
+            if broken is not None:
+                broken.broken = False
+            with anyio.CancelScope(shield=True):
+                await clock.advance(2)
+            raise
+
+
 @contextmanager
 def quiet_log(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     """Fail where asyncio or the library itself reports a fault in the log."""
@@ -121,7 +141,7 @@ def quiet_log(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 async def test_ten_thousand_callers_at_expiry_cause_one_request(
     manager: TokenManager, idp: MockIdP, clock: FakeClock
 ) -> None:
-    async with manager as tokens:
+    async with entered(manager, idp, clock) as tokens:
         grant = await sign_in(tokens, idp)
         old = await tokens.get_token("crm")
         await clock.advance(301)
@@ -148,7 +168,7 @@ async def test_two_thousand_callers_share_a_hanging_flight_and_its_end(
     manager: TokenManager, idp: MockIdP, clock: FakeClock
 ) -> None:
     """Each with an end of patience of its own, none of which costs the others."""
-    async with manager as tokens:
+    async with entered(manager, idp, clock) as tokens:
         grant = await sign_in(tokens, idp)
         hang = idp.hold_next()
         count = 2000
@@ -179,7 +199,7 @@ async def test_only_callers_of_one_entry_share_and_entries_take_turns(
     manager: TokenManager, idp: MockIdP, clock: FakeClock
 ) -> None:
     """A session has one refresh token: it is in one request at a time."""
-    async with manager as tokens:
+    async with entered(manager, idp, clock) as tokens:
         grant = await sign_in(tokens, idp)
         first = idp.hold_next()
         plain = [Caller(tokens) for _ in range(3)]
@@ -229,7 +249,7 @@ async def test_everybody_gets_a_copy_of_the_failure(
     manager: TokenManager, idp: MockIdP, clock: FakeClock, what: str
 ) -> None:
     """Equal in what it says, bare of where it came from."""
-    async with manager as tokens:
+    async with entered(manager, idp, clock) as tokens:
         grant = await sign_in(tokens, idp)
         secrets = [grant.refresh_token or "", DEFAULT_CLIENT_SECRET]
         if what == "terminal":
@@ -260,7 +280,7 @@ async def test_everybody_gets_a_copy_of_the_failure(
 async def test_a_failure_repeated_without_network_does_not_grow(
     manager: TokenManager, idp: MockIdP, clock: FakeClock
 ) -> None:
-    async with manager as tokens:
+    async with entered(manager, idp, clock) as tokens:
         await sign_in(tokens, idp)
         idp.fail_next(error="invalid_grant")
         depths = set()
@@ -281,7 +301,7 @@ async def test_a_failure_repeated_without_network_does_not_grow(
 async def test_patience_ends_after_twenty_seconds_and_the_flight_goes_on(
     manager: TokenManager, idp: MockIdP, clock: FakeClock, store: MemoryStore
 ) -> None:
-    async with manager as tokens:
+    async with entered(manager, idp, clock) as tokens:
         grant = await sign_in(tokens, idp)
         hang = idp.hold_next()
         early, late = Caller(tokens), Caller(tokens)
@@ -307,7 +327,7 @@ async def test_patience_ends_after_twenty_seconds_and_the_flight_goes_on(
 async def test_the_result_is_kept_when_everybody_lost_patience(
     manager: TokenManager, idp: MockIdP, clock: FakeClock
 ) -> None:
-    async with manager as tokens:
+    async with entered(manager, idp, clock) as tokens:
         grant = await sign_in(tokens, idp)
         hang = idp.hold_next(at="after")
         caller = Caller(tokens)
@@ -446,7 +466,7 @@ async def test_an_answer_that_cannot_be_saved_is_served_but_never_past_its_end(
     events: list[Event],
 ) -> None:
     broken = BrokenStore(store)
-    async with make_manager(store=broken) as tokens:
+    async with entered(make_manager(store=broken), idp, clock, broken) as tokens:
         grant = await sign_in(tokens, idp)
         hold = idp.hold_next(at="after")
         caller = Caller(tokens)
@@ -481,7 +501,7 @@ async def test_an_unsaved_token_that_an_api_rejects_is_not_handed_out_again(
     make_manager: MakeManager, idp: MockIdP, clock: FakeClock, store: MemoryStore
 ) -> None:
     broken = BrokenStore(store)
-    async with make_manager(store=broken) as tokens:
+    async with entered(make_manager(store=broken), idp, clock, broken) as tokens:
         await sign_in(tokens, idp)
         hold = idp.hold_next(at="after")
         caller = Caller(tokens)

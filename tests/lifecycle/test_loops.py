@@ -18,6 +18,7 @@ import anyio
 import pytest
 
 from freshtoken import AccessToken, MemoryStore, TokenManager
+from freshtoken._foundation.waiting import Waker
 from freshtoken._wire.http import HTTPDriver
 from freshtoken.errors import FreshTokenError, MisconfiguredError
 from freshtoken.testing import FakeClock, MockGrant, MockIdP
@@ -456,3 +457,38 @@ def test_a_program_interrupted_from_the_keyboard_saves_what_was_sent() -> None:
     )
     assert done.stdout.strip() == "fine", done.stderr
     assert done.stderr == ""
+
+
+# Waking across loops
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_whoever_waits_in_an_idle_loop_is_woken_from_another_thread(
+    backend: str,
+) -> None:
+    """Nothing else happens in that loop: to set an event there is not enough."""
+    wakers: list[Waker] = []
+    ready = threading.Event()
+    woken = threading.Event()
+
+    async def wait() -> None:
+        wakers.append(Waker())
+        ready.set()
+        await wakers[0].wait()
+        woken.set()
+
+    waiting = threading.Thread(
+        target=anyio.run, args=(wait,), kwargs={"backend": backend}
+    )
+    waiting.start()
+    assert ready.wait(10)
+    time.sleep(0.05)  # it has come to rest by then, most likely
+
+    async def wake() -> bool:
+        return wakers[0].wake()
+
+    assert asyncio.run(wake())
+    in_time = woken.wait(5)
+    waiting.join(5)
+    assert in_time
+    assert asyncio.run(wake()) is False

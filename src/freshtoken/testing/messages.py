@@ -66,7 +66,7 @@ class NoAnswerError(Exception):
     def __init__(self, kind: NoAnswerKind, detail: str = "") -> None:
         """Say what the client is to meet."""
         super().__init__(detail or f"mock server: {kind} fault")
-        self.kind = kind
+        self.kind: NoAnswerKind = kind
         self.detail = detail
         self.sent: bool = kind not in NEVER_SENT
 

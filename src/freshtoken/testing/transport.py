@@ -50,7 +50,8 @@ def make_transport(family: ModuleType, idp: MockIdP) -> Any:  # noqa: ANN401 -- 
             try:
                 response = await idp.handle(message)
             except NoAnswerError as fault:
-                kind, detail = fault.kind, fault.detail
+                kind = fault.kind
+                detail = fault.detail
             else:
                 return base.Response(
                     response.status,
