@@ -654,23 +654,29 @@ async def test_live_token_is_served_while_a_retry_after_lasts(
 async def test_open_breaker_hides_no_success_of_another_worker(
     make_manager: MakeManager, idp: MockIdP, clock: FakeClock
 ) -> None:
-    """This worker has given the server up for a while; the other has a token."""
+    """This worker has given the server up for 4 s; the other has a token."""
     async with make_manager() as cut_off, make_manager() as lucky:
         for name in ("a", "b", "crm"):
             await idp.new_session(cut_off, name)
-        idp.fail_next(status=500, count=8)
+        outage = idp.fail_next(status=500, count=7)
         await failing(cut_off, clock, "a")
         await failing(cut_off, clock, "b")
+        for pause in (1.0, 2.0):  # two probes, both in vain
+            await clock.advance(pause)
+            await failing(cut_off, clock, "a")
+        assert outage.spent
         assert isinstance(await failing(cut_off, clock), RetryableError)
 
         token = await outcome(lucky, clock)
-        await clock.advance(0.9)
+        await clock.advance(1.5)
 
         assert isinstance(token, AccessToken)
         assert cut_off._server.breaker.is_open
         found = await outcome(cut_off, clock)
         assert isinstance(found, AccessToken)
         assert found.reveal() == token.reveal()
+        assert cut_off._server.breaker.is_open
+        assert len(idp.requests("token")) == 8
 
 
 # SIGN_IN

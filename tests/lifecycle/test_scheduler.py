@@ -307,8 +307,8 @@ def test_wall_clock_that_jumped_makes_nothing_late(seed: int) -> None:
     """Also where the sum of two clock readings is rounded the wrong way."""
     rng = random.Random(seed)
     clock = FakeClock(1_800_000_000.0 + rng.random())
-    clock._monotonic += int(rng.uniform(0.0, 1e5) * 1e9)
     agenda = Agenda(clock)
+    clock._monotonic += int(rng.uniform(0.0, 1e5) * 1e9)
     now = clock.time()
     stored = StoredToken(
         DEFAULT_ENTRY, "at", "Bearer", now - rng.random(), now + 3_600, now + 2_700

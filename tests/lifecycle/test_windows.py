@@ -553,3 +553,34 @@ async def test_grant_without_refresh_token_serves_its_token_to_the_end(
         assert over.value.reason == "no_refresh_token"
         assert "offline_access" in str(over.value)
         assert token_requests(idp) == []
+
+
+async def test_callers_wait_from_the_hard_point_on_while_a_slow_refresh_is_under_way(
+    manager: TokenManager, idp: MockIdP, clock: FakeClock
+) -> None:
+    """Also when the record was read longer ago than another look at it takes."""
+    idp.rules.access_token_lifetime = 60.0
+    got: list[str] = []
+
+    async with manager as tokens:
+        session = await idp.new_session(tokens)
+        first = await tokens.get_token(session.id)
+        held = idp.hold_next()
+        await clock.advance(56.9)
+        assert len(idp.requests("token")) == 2
+        assert await tokens.get_token(session.id) is first
+
+        await clock.advance(0.2)
+
+        async def call() -> None:
+            got.append((await tokens.get_token(session.id)).reveal())
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(call)
+            await clock.settle()
+            served_at_once = list(got)
+            held.release()
+
+    assert served_at_once == []
+    assert got == [idp.grant(session.id).access_token]
+    assert got != [first.reveal()]

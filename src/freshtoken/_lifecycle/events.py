@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from freshtoken.errors import Disposition
 
 logger = logging.getLogger("freshtoken")
+# Without logging set up, warnings would print bare lines on stderr.
+logger.addHandler(logging.NullHandler())
 
 SKEW_REPORTED = 30.0
 """Seconds of difference to the server's clock that are reported: the claim leeway."""

@@ -17,6 +17,7 @@ from freshtoken._lifecycle import policy
 from freshtoken._lifecycle.cache import is_older
 from freshtoken._lifecycle.events import (
     LifetimeUnknown,
+    RefreshFailed,
     SaveFailing,
     StoreForgot,
     TokenRefreshed,
@@ -219,6 +220,15 @@ class Saver:
         before = set(base.scope or ())
         lost = before - set(answer.scope) if answer.scope is not None else set()
         if answer.access_token is None:
+            if mine.failure is not None:
+                sink.emit(
+                    RefreshFailed(
+                        session_id=self._id,
+                        failure=mine.failure,
+                        retry_in=policy.MEMO,
+                        requests=1,
+                    )
+                )
             return
         if answer.expires_at is None:
             sink.emit(LifetimeUnknown(session_id=self._id))

@@ -76,14 +76,16 @@ class Supply:
         for _ in range(ROUNDS):
             local = self._cache.get(session_id)
             live = local.live.get(ask.key) if local else None
-            call = decide(local, ask, instant(self._clock))
+            now = instant(self._clock)
+            call = decide(local, ask, now)
             token = self._at_once(session_id, ask.key, live, call)
             if token is None and call is Call.FAIL and local is not None:
                 raise self._known_error(session_id, local)
             if token is None:
                 flight = self.runtime().fly(session_id, _want(ask, live, call))
                 refreshing = not flight.want.look and not flight.arrived
-                if call is Call.SERVE_AND_LOOK and refreshing and live is not None:
+                looking = call is Call.SERVE_AND_LOOK and refreshing
+                if looking and live is not None and not live.past_hard(now):
                     return live.token  # The refresh under way looks for itself.
                 token = await self._await(session_id, ask, flight, deadline)
             # After a look the call is decided again: the token may be due.
