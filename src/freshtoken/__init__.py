@@ -14,14 +14,17 @@ if TYPE_CHECKING:
     from freshtoken._protocol.client import OAuthClient
     from freshtoken.errors import (
         AccessDeniedError,
+        AuthorizationResponseError,
         ClientRejectedError,
         Disposition,
         FreshTokenError,
         IssuerMismatchError,
         MisconfiguredError,
+        RejectionReason,
         RetryableError,
         SignInRequiredError,
         StoreError,
+        TokenRejectedError,
         TransportError,
     )
     from freshtoken.stores.memory import MemoryStore
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AccessDeniedError",
     "AccessToken",
+    "AuthorizationResponseError",
     "ClientRejectedError",
     "Disposition",
     "FreshTokenError",
@@ -36,12 +40,14 @@ __all__ = [
     "MemoryStore",
     "MisconfiguredError",
     "OAuthClient",
+    "RejectionReason",
     "RetryableError",
     "Secret",
     "Session",
     "SignInRequiredError",
     "StoreError",
     "TokenManager",
+    "TokenRejectedError",
     "TransportError",
 ]
 

@@ -9,6 +9,8 @@ FreshTokenError
 ├─ MisconfiguredError           a setting is wrong: ``.setting`` names it
 │  ├─ ClientRejectedError       the client's own credentials are wrong
 │  └─ IssuerMismatchError       the server calls itself by another name
+├─ AuthorizationResponseError   the answer to a sign-in is refused: ``.reason``
+├─ TokenRejectedError           a JWT is refused: ``.reason``, ``.claim``
 └─ StoreError                   the session store failed: nobody is signed out
 ```
 
@@ -179,3 +181,79 @@ class IssuerMismatchError(MisconfiguredError):
 
 class StoreError(FreshTokenError):
     """The session store failed. No session is ended by this."""
+
+
+class AuthorizationResponseError(FreshTokenError):
+    """The answer that a browser brought back from a sign-in is refused.
+
+    Nothing was sent to the server. Begin a new sign-in; do not try this answer again.
+    What the server itself answered with ``error`` is raised as its disposition says.
+
+    Attributes:
+        reason: Why: ``"unknown_state"`` (never begun here, used already, or too old),
+            ``"binding"`` (begun by another browser), ``"issuer"``, ``"duplicate"``,
+            ``"missing"``, ``"redirect_uri"``, ``"response_mode"``, ``"malformed"``,
+            ``"unexpected"`` (a token that this flow never brings) or ``"error"`` (an
+            ``error`` that no table knows).
+    """
+
+    reason: str = "malformed"
+
+
+class RejectionReason(enum.Enum):
+    """Why a JWT is refused."""
+
+    MALFORMED = "malformed"
+    """It is no JWT in the compact form, or one that can be read in two ways."""
+    ALGORITHM = "algorithm"
+    """Its ``alg`` is not one that was configured."""
+    CRITICAL_HEADER = "critical_header"
+    """Its ``crit`` names what nobody here understands."""
+    TYPE = "type"
+    """It is a token of another kind, by its ``typ``."""
+    UNKNOWN_KEY = "unknown_key"
+    """No key of the issuer fits it."""
+    AMBIGUOUS_KEY = "ambiguous_key"
+    """Several keys fit it, and it does not say which."""
+    UNFIT_KEY = "unfit_key"
+    """The key is too weak, or not one that may verify."""
+    SIGNATURE = "signature"
+    """Its signature is not that of the key."""
+    MISSING_CLAIM = "missing_claim"
+    """A claim that has to be there is not."""
+    INVALID_CLAIM = "invalid_claim"
+    """A claim has another value, or is of the wrong type."""
+    EXPIRED = "expired"
+    """Its end has come."""
+    NOT_YET_VALID = "not_yet_valid"
+    """It is from the future: look at the clocks."""
+    NONCE = "nonce"
+    """It belongs to another sign-in."""
+    HASH = "hash"
+    """It belongs to another access token or code."""
+    AUTHENTICATION_TOO_OLD = "authentication_too_old"
+    """The user's last authentication is longer ago than was asked for."""
+    AUTHENTICATION_CONTEXT = "authentication_context"
+    """The user did not authenticate in a way that was asked for (``acr``)."""
+    SUBJECT = "subject"
+    """It is about another user than before."""
+    CONFIRMATION = "confirmation"
+    """It is bound to a key that nobody here can check (``cnf``)."""
+    INSUFFICIENT_SCOPE = "insufficient_scope"
+    """It is valid, but not for this."""
+
+
+class TokenRejectedError(FreshTokenError):
+    """A JWT is refused; nothing that it says may be believed.
+
+    Attributes:
+        reason: Why, as a `RejectionReason`.
+        claim: Name of the claim or header parameter at fault.
+        expected: What was expected of it, where that is no secret.
+        received: What was found, cut and masked.
+    """
+
+    reason: RejectionReason = RejectionReason.MALFORMED
+    claim: str | None = None
+    expected: object = None
+    received: object = None
