@@ -1,9 +1,10 @@
 """Watch a session stay fresh under load, while its authorization server stumbles.
 
-Fifty workers call an API through the auth hook, all with one session. Access tokens
-live six seconds, and the API refuses expired ones. Meanwhile the token endpoint is
-slow, answers 503 twice in a row, and loses an answer after it rotated the refresh
-token. At the end the grant is revoked. Nobody should notice anything before that.
+A user signs in through a browser, and fifty workers call an API through the auth hook,
+all with that one session. Access tokens live six seconds, and the API refuses expired
+ones. Meanwhile the token endpoint is slow, answers 503 twice in a row, and loses an
+answer after it rotated the refresh token; half-way the server signs with new keys. At
+the end the grant is revoked. Nobody should notice anything before that.
 
 The end prints what was expected beside what happened, and the exit code is not 0
 where they differ. With --no-refresh, tokens are renewed only once they have expired:
@@ -84,6 +85,12 @@ class Run:
         self.idp.revoke_grant(session_id)
         self.view.say("the grant is revoked")
 
+    async def change_keys(self) -> None:
+        """Let the server sign with new keys, and forget the old ones, half-way."""
+        await anyio.sleep(self.plan.seconds / 2.0)
+        self.idp.rotate_keys("hard")
+        self.view.say("from now on the server signs with new keys")
+
     async def watch(self, tokens: TokenManager, api: LoopbackAPI) -> None:
         """Look at it all from time to time."""
         while True:
@@ -116,12 +123,13 @@ async def perform(options: Options, view: View) -> Evidence:
                 early_renewal=options.early_renewal,
                 rng=random.Random(options.seed),  # noqa: S311 -- to be repeatable
             ) as tokens:
-                session = await idp.new_session(tokens, "demo")
+                # The first token cannot be early: it comes with the sign-in.
+                session = await idp.sign_in(tokens)
+                view.say(f"{session.claims['name']} has signed in")
                 crew = Crew(tokens, session.id, api.url, options.seed)
-                # The first token cannot be early, so it comes before the workers do.
-                await tokens.get_token(session.id)
                 async with anyio.create_task_group() as group:
                     group.start_soon(run.stumble, session.id)
+                    group.start_soon(run.change_keys)
                     group.start_soon(run.watch, tokens, api)
                     with anyio.move_on_after(options.seconds + LAST_CALLS):
                         await crew.work()
@@ -130,6 +138,8 @@ async def perform(options: Options, view: View) -> Evidence:
     return Evidence(
         api=api.log,
         token=idp.requests("token"),
+        visits=len(idp.requests("authorize")),
+        key_fetches=len(idp.requests("jwks")),
         calls=crew.calls,
         told_at=list(crew.told_at.values()),
         revoked_at=run.revoked_at,

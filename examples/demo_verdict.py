@@ -32,6 +32,8 @@ class Evidence:
         told_at: When each worker learned that a new sign-in is needed.
         revoked_at: When the grant was revoked, monotonic seconds.
         before: Token requests that had come until then.
+        visits: How often a browser was sent to the authorization server.
+        key_fetches: How often its keys were fetched.
     """
 
     api: Sequence[APIRecord]
@@ -40,6 +42,8 @@ class Evidence:
     told_at: Sequence[float]
     revoked_at: float
     before: int
+    visits: int
+    key_fetches: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +58,14 @@ class Row:
 
 def judge(plan: Plan, seen: Evidence) -> list[Row]:
     """Compare the evidence with the plan."""
-    return [*_calls(plan, seen), *_token_requests(plan, seen), _sign_in(seen)]
+    return [
+        *_calls(plan, seen),
+        *_token_requests(plan, seen),
+        # Once to sign in; and once more when the first token came with a new key.
+        _same("browser sent to sign in", 1, seen.visits),
+        _same("key sets fetched", 2, seen.key_fetches),
+        _sign_in(seen),
+    ]
 
 
 def _calls(plan: Plan, seen: Evidence) -> list[Row]:
@@ -151,6 +162,11 @@ def _token_requests(plan: Plan, seen: Evidence) -> list[Row]:
             met == faults,
         ),
     ]
+
+
+def _same(what: str, expected: int, happened: int) -> Row:
+    """Judge a number that has to be exact."""
+    return Row(what, f"{expected}", f"{happened}", happened == expected)
 
 
 def _sign_in(seen: Evidence) -> Row:

@@ -249,9 +249,31 @@ def test_documented_errors_exist(address: str) -> None:
     [
         ("add_session", {"MisconfiguredError", "StoreError"}),
         ("auth", {"MisconfiguredError"}),
+        (
+            "begin_sign_in",
+            {
+                "ClientRejectedError",
+                "MisconfiguredError",
+                "RetryableError",
+                "StoreError",
+            },
+        ),
         ("client_credentials", {"MisconfiguredError", "StoreError"}),
-        ("end_session", {"StoreError"}),
-        ("get_session", {"SignInRequiredError", "StoreError"}),
+        (
+            "complete_sign_in",
+            {
+                "AccessDeniedError",
+                "AuthorizationResponseError",
+                "ClientRejectedError",
+                "MisconfiguredError",
+                "RetryableError",
+                "SignInRequiredError",
+                "StoreError",
+                "TokenRejectedError",
+            },
+        ),
+        ("end_session", {"RetryableError", "StoreError"}),
+        ("get_session", {"MisconfiguredError", "SignInRequiredError", "StoreError"}),
         (
             "get_token",
             {
@@ -281,7 +303,9 @@ def test_every_method_of_the_manager_is_held_by_the_test_above() -> None:
     assert methods == {
         "add_session",
         "auth",
+        "begin_sign_in",
         "client_credentials",
+        "complete_sign_in",
         "end_session",
         "get_session",
         "get_token",

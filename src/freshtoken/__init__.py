@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from freshtoken._foundation.records import AccessToken, Session
     from freshtoken._foundation.secret import Secret
     from freshtoken._lifecycle.manager import TokenManager
+    from freshtoken._lifecycle.signing_in import SignIn
     from freshtoken._protocol.client import OAuthClient
     from freshtoken.errors import (
         AccessDeniedError,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
         TransportError,
     )
     from freshtoken.stores.memory import MemoryStore
+    from freshtoken.validator import JWTValidator, ValidatedToken
 
 __all__ = [
     "AccessDeniedError",
@@ -37,6 +39,7 @@ __all__ = [
     "Disposition",
     "FreshTokenError",
     "IssuerMismatchError",
+    "JWTValidator",
     "MemoryStore",
     "MisconfiguredError",
     "OAuthClient",
@@ -44,20 +47,25 @@ __all__ = [
     "RetryableError",
     "Secret",
     "Session",
+    "SignIn",
     "SignInRequiredError",
     "StoreError",
     "TokenManager",
     "TokenRejectedError",
     "TransportError",
+    "ValidatedToken",
 ]
 
 _HOMES = {
     "AccessToken": "_foundation.records",
+    "JWTValidator": "validator",
     "MemoryStore": "stores.memory",
     "OAuthClient": "_protocol.client",
     "Secret": "_foundation.secret",
     "Session": "_foundation.records",
+    "SignIn": "_lifecycle.signing_in",
     "TokenManager": "_lifecycle.manager",
+    "ValidatedToken": "validator",
 }
 
 

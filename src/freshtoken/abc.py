@@ -38,7 +38,8 @@ class SessionStore(Protocol):
 
     Swaps are linearizable, and an acknowledged swap stays. A swap that raised may
     have been applied, or may still be applied later. Both verbs raise `StoreError`
-    when the store cannot be reached or refuses, and nothing else.
+    when the store cannot be reached or refuses, and nothing else. A read may be
+    cancelled at any time, and is after 5 s; a write is not, and should end by itself.
     """
 
     async def read(self, key: str) -> ReadResult:

@@ -120,8 +120,11 @@ class SignInRequiredError(FreshTokenError):
         cleared: Whether the session is over. ``False`` where the server refused
             without a clear reason: the session is kept and tried again.
         reason: Why: ``"terminal"``, ``"signed_out"``, ``"refused_answer"``,
-            ``"expired"``, ``"no_refresh_token"``, ``"unknown_session"``, ``"idle"``
-            or ``"unclear"``.
+            ``"expired"``, ``"no_refresh_token"``, ``"unknown_session"``, ``"idle"``,
+            ``"replaced"`` (by a new sign-in), ``"client_rejected"`` (cleared while
+            the client's credentials were refused) or ``"unclear"``; of a sign-in
+            ``"interaction_required"`` (the server wants the user to act) or
+            ``"code_refused"``.
         lost_rotation: The grant most likely died because an answer with a rotated
             refresh token was lost, not because somebody ended it.
     """
@@ -241,6 +244,9 @@ class RejectionReason(enum.Enum):
     """It is bound to a key that nobody here can check (``cnf``)."""
     INSUFFICIENT_SCOPE = "insufficient_scope"
     """It is valid, but not for this."""
+    CREDENTIALS = "credentials"
+    """The request brings no token, or not in a way that can be read: ``.status`` says
+    which HTTP status answers it."""
 
 
 class TokenRejectedError(FreshTokenError):

@@ -3,6 +3,7 @@
 from freshtoken._lifecycle.events import (
     ClockSkewSeen,
     Event,
+    IDTokenRefused,
     LifetimeUnknown,
     RefreshFailed,
     RevocationFailed,
@@ -12,6 +13,7 @@ from freshtoken._lifecycle.events import (
     SaveLost,
     ServedStale,
     SessionEnded,
+    SignedIn,
     Stats,
     StoreForgot,
     StoreUnavailable,
@@ -22,6 +24,7 @@ from freshtoken._lifecycle.events import (
 __all__ = [
     "ClockSkewSeen",
     "Event",
+    "IDTokenRefused",
     "LifetimeUnknown",
     "RefreshFailed",
     "RevocationFailed",
@@ -31,6 +34,7 @@ __all__ = [
     "SaveLost",
     "ServedStale",
     "SessionEnded",
+    "SignedIn",
     "Stats",
     "StoreForgot",
     "StoreUnavailable",

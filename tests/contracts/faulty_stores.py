@@ -233,7 +233,7 @@ class ReturnsLists(Plain):
 
 class ForgetsAField(Plain):
     def write(self, record: Record, found: Record | None) -> Record:
-        return dataclasses.replace(record, forced_at=None)
+        return dataclasses.replace(record, id_token=None)
 
 
 class CannotSpell(Plain):

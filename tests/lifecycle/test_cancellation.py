@@ -16,10 +16,12 @@ import httpx
 import pytest
 
 from freshtoken import MemoryStore, RetryableError, TokenManager
-from freshtoken._foundation.records import Lease, next_version
+from freshtoken._foundation.records import DEFAULT_ENTRY, Lease, next_version
 from freshtoken._lifecycle.flight import Flight
-from freshtoken._lifecycle.lease import TooLateError
+from freshtoken._lifecycle.lease import Held, TooLateError
+from freshtoken._lifecycle.local import instant
 from freshtoken._lifecycle.policy import Want
+from freshtoken._lifecycle.refresh import RefreshTransaction
 from freshtoken.abc import ReadResult, Record, SwapResult
 from freshtoken.errors import (
     FreshTokenError,
@@ -780,6 +782,25 @@ async def test_a_cancelled_flight_does_not_pass_the_guard(clock: FakeClock) -> N
     with pytest.raises(TooLateError):
         flight.sending()
     assert not flight.committed
+
+
+async def test_a_guard_that_refuses_a_cancelled_flight_leaves_no_doubt(
+    world: World,
+) -> None:
+    """What is not marked as sent is released without a trace."""
+    async with world:
+        worker = await world.worker()
+        await world.sign_in(worker)
+        context = next(iter(worker.tokens._runtimes.values())).context
+        flight = Flight(SESSION, Want(DEFAULT_ENTRY))
+        transaction = RefreshTransaction(context, SESSION, flight.want, flight)
+        held = Held(await world.record(), "owner", instant(world.clock))
+        flight.cancel()
+
+        with pytest.raises(TooLateError):
+            transaction._guard(held)
+
+        assert held.sent == "no"
 
 
 async def test_closing_in_the_turn_in_which_a_slot_comes_free_sends_nothing(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,7 +25,7 @@ from freshtoken import (
     TokenManager,
     TransportError,
 )
-from freshtoken._foundation.records import Record, next_version
+from freshtoken._foundation.records import DEFAULT_ENTRY, Record, next_version
 from freshtoken.events import (
     Event,
     RefreshFailed,
@@ -362,7 +363,9 @@ async def test_callers_before_the_next_flight_get_the_same_failure_without_netwo
         await idp.new_session(tokens, "crm")
         row.inject(idp)
         first = await failing(tokens, clock)
-        wait = tokens._cache.get("crm").not_before_mono - clock.monotonic()  # type: ignore[union-attr]  # it is known
+        local = tokens._cache.get("crm")
+        assert local is not None
+        wait = local.held_until(DEFAULT_ENTRY) - clock.monotonic()
         assert 0.0 < wait <= (1.0 if row.disposition is RETRY else 30.0)
         met = sum(fault.met for fault in idp._faults)
 
@@ -677,6 +680,39 @@ async def test_open_breaker_hides_no_success_of_another_worker(
         assert found.reveal() == token.reveal()
         assert cut_off._server.breaker.is_open
         assert len(idp.requests("token")) == 8
+
+
+async def test_breaker_that_opens_meanwhile_stops_those_who_queued_for_a_place(
+    manager: TokenManager, idp: MockIdP, clock: FakeClock, store: MemoryStore
+) -> None:
+    """Nothing is sent, and no lease was taken for it."""
+    names = [f"user-{number}" for number in range(5)]
+    answers: list[Any] = []
+
+    async def ask(tokens: TokenManager, name: str) -> None:
+        answers.append(await outcome(tokens, clock, name))
+
+    async with manager as tokens, AsyncExitStack() as slots:
+        for name in names:
+            await idp.new_session(tokens, name)
+        before = [await stored(store, name) for name in names]
+        limiter, breaker = tokens._server.limiter, tokens._server.breaker
+        for _ in range(75):
+            await slots.enter_async_context(limiter.slot())
+        async with anyio.create_task_group() as group:
+            for name in names:
+                group.start_soon(ask, tokens, name)
+            await clock.settle()
+            assert limiter.waiting == len(names)
+            for number in range(5):
+                breaker.failure(clock.monotonic(), f"other-{number % 2}")
+            assert breaker.is_open
+
+            await slots.aclose()
+
+        assert [type(answer) for answer in answers] == [RetryableError] * len(names)
+        assert [await stored(store, name) for name in names] == before
+    assert idp.requests("token") == []
 
 
 # SIGN_IN

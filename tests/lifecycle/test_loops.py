@@ -7,6 +7,7 @@ import contextlib
 import copy
 import os
 import pickle
+import ssl
 import subprocess
 import sys
 import textwrap
@@ -15,6 +16,7 @@ import time
 from collections.abc import Callable
 
 import anyio
+import httpx
 import pytest
 
 from freshtoken import AccessToken, MemoryStore, TokenManager
@@ -62,6 +64,50 @@ async def ask_together(
         for _ in range(count):
             group.start_soon(call)
     return seen
+
+
+# The library's own HTTP client
+
+
+async def test_certificates_are_read_off_the_loop_before_the_first_request(
+    roaming: TokenManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes long, and all callers of the loop would wait."""
+    threads: list[threading.Thread] = []
+    make_context = httpx.create_ssl_context
+
+    def noting() -> ssl.SSLContext:
+        threads.append(threading.current_thread())
+        return make_context()
+
+    monkeypatch.setattr(httpx, "create_ssl_context", noting)
+    async with roaming:
+        assert len(threads) == 1
+        assert threads[0] is not threading.current_thread()
+
+
+async def test_borrowed_client_needs_no_certificates_of_ours(
+    manager: TokenManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(httpx, "create_ssl_context")
+
+    async with manager as tokens:
+        assert tokens.stats.flights == 0
+
+
+async def test_certificates_that_cannot_be_read_are_no_reason_not_to_start(
+    roaming: TokenManager, idp: MockIdP, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first request that needs them says so."""
+
+    def broken() -> ssl.SSLContext:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(httpx, "create_ssl_context", broken)
+    async with roaming as tokens:
+        await sign_in(tokens, idp)
+
+        assert (await tokens.get_token("crm")).reveal()
 
 
 # One loop after the other

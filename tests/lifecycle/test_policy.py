@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from freshtoken._foundation.records import (
     DEFAULT_ENTRY,
     Ended,
+    EntryKey,
     Failure,
+    Hold,
     Lease,
     Record,
     StoredToken,
@@ -242,6 +244,17 @@ def judge(
 DUE = Want(DEFAULT_ENTRY, seen="at-1")
 LOOK = Want(DEFAULT_ENTRY, look=True)
 REFUSED = Want(DEFAULT_ENTRY, seen="at-1", insist=True, forced=True)
+OTHER = EntryKey("https://other.test")
+
+
+def forced(at: float, stored: StoredToken | None = None) -> Record:
+    return record(tokens=(dataclasses.replace(stored or token(), forced_at=at),))
+
+
+def held(key: EntryKey, met: Failure | None = None) -> Record:
+    return record(holds=(Hold(key, 50.0, met),))
+
+
 LEASED = Lease("another", "hash", 10.0, 50.0)
 
 
@@ -254,6 +267,14 @@ LEASED = Lease("another", "hash", 10.0, 50.0)
         ),
         pytest.param(record(client_id="x"), DUE, NOW, 50, Step.FOREIGN, id="client"),
         pytest.param(record(issuer="x"), DUE, NOW, 50, Step.FOREIGN, id="issuer"),
+        pytest.param(
+            record(client_id="x", ended=Ended("terminal", NOW)),
+            DUE,
+            NOW,
+            50,
+            Step.FOREIGN,
+            id="client, ended",
+        ),
         pytest.param(
             record(), Want(DEFAULT_ENTRY), NOW + 290 - TICK, 50, Step.SERVE, id="fresh"
         ),
@@ -284,6 +305,13 @@ LEASED = Lease("another", "hash", 10.0, 50.0)
             record(not_before=50.0), DUE, NOW, 50, Step.ACQUIRE, id="held no more"
         ),
         pytest.param(
+            held(DEFAULT_ENTRY), REFUSED, NOW, 50 - TICK, Step.HELD_BACK, id="it alone"
+        ),
+        pytest.param(
+            held(DEFAULT_ENTRY), REFUSED, NOW, 50, Step.ACQUIRE, id="it no more"
+        ),
+        pytest.param(held(OTHER), REFUSED, NOW, 49, Step.ACQUIRE, id="only another"),
+        pytest.param(
             record(refresh_token=None),
             DUE,
             NOW + 300 - TICK,
@@ -308,7 +336,7 @@ LEASED = Lease("another", "hash", 10.0, 50.0)
             id="a service needs none",
         ),
         pytest.param(
-            record(forced_at=NOW),
+            forced(NOW),
             REFUSED,
             NOW + 30 - TICK,
             50,
@@ -316,7 +344,7 @@ LEASED = Lease("another", "hash", 10.0, 50.0)
             id="forced a moment ago",
         ),
         pytest.param(
-            record(forced_at=NOW),
+            forced(NOW),
             REFUSED,
             NOW + 30,
             50,
@@ -324,7 +352,7 @@ LEASED = Lease("another", "hash", 10.0, 50.0)
             id="forced again",
         ),
         pytest.param(
-            record(forced_at=NOW),
+            forced(NOW),
             DUE,
             NOW + 1,
             50,
@@ -332,7 +360,7 @@ LEASED = Lease("another", "hash", 10.0, 50.0)
             id="the gap is for forced ones",
         ),
         pytest.param(
-            record(forced_at=NOW, tokens=(token(None),)),
+            forced(NOW, token(None)),
             REFUSED,
             NOW + 30 - TICK,
             50,
@@ -340,7 +368,7 @@ LEASED = Lease("another", "hash", 10.0, 50.0)
             id="forced, lifetime unknown",
         ),
         pytest.param(
-            record(forced_at=NOW + 500),
+            forced(NOW + 500),
             REFUSED,
             NOW,
             50,
@@ -417,6 +445,29 @@ def test_a_save_decides_by_what_it_finds(
     found: Record | None, meeting: Meeting
 ) -> None:
     assert policy.meet(SAVED, found) is meeting
+
+
+LATE = failure(Disposition.RETRY, at=2.0)
+EARLY = failure(Disposition.MISCONFIGURED, at=1.0)
+
+
+@pytest.mark.parametrize(
+    ("of_all", "of_one", "known"),
+    [
+        (None, None, None),
+        (LATE, None, LATE),
+        (None, EARLY, EARLY),
+        (LATE, EARLY, LATE),
+        (EARLY, LATE, LATE),
+    ],
+)
+def test_failure_that_is_repeated_is_the_last_that_holds(
+    of_all: Failure | None, of_one: Failure | None, known: Failure | None
+) -> None:
+    found = dataclasses.replace(held(OTHER, of_one), failure=of_all)
+
+    assert policy.known_failure(found, OTHER) is known
+    assert policy.known_failure(found, DEFAULT_ENTRY) is of_all
 
 
 # What one call does

@@ -292,8 +292,10 @@ class Known:
 
     def __init__(self, live: LiveToken) -> None:
         self.live = {DEFAULT_ENTRY: live}
-        self.not_before_mono = 0.0
         self.forgotten = False
+
+    def held_until(self, key: EntryKey) -> float:
+        return 0.0
 
     def get(self, session_id: str) -> Known:
         return self

@@ -244,6 +244,59 @@ async def test_name_of_another_clients_session_is_refused(
     assert idp.requests("token") == []
 
 
+@pytest.mark.parametrize("ended", [False, True])
+async def test_session_of_another_client_is_never_known_here(
+    make_manager: MakeManager,
+    idp: MockIdP,
+    ended: bool,  # noqa: FBT001 -- a row
+) -> None:
+    """Its token is fresh, and would be served as soon as the record is at hand."""
+    idp.add_client("second", client_secret="second-secret")
+    other = idp.client(client_id="second")
+    async with make_manager() as mine, make_manager(client=other) as theirs:
+        await idp.new_session(mine, "crm")
+        await mine.get_token("crm")
+        if ended:
+            await mine.end_session("crm")
+
+        with pytest.raises(MisconfiguredError) as hidden:
+            await theirs.get_session("crm")
+        for _ in range(2):
+            with pytest.raises(MisconfiguredError) as refused:
+                await theirs.get_token("crm")
+            assert refused.value.setting == "session_id"
+
+        assert hidden.value.setting == "session_id"
+        assert hidden.value.session_id == "crm"
+        assert sum(theirs.stats.sessions.values()) == 0
+    assert len(idp.requests("token")) == 1
+
+
+async def test_name_that_another_client_took_over_is_not_served_from_memory(
+    make_manager: MakeManager, idp: MockIdP, store: MemoryStore, clock: FakeClock
+) -> None:
+    """The store lost the session, and another client's has its name now."""
+    idp.add_client("second", client_secret="second-secret")
+    grant = idp.new_grant(client_id="second")
+    other = idp.client(client_id="second")
+    async with make_manager() as mine, make_manager(client=other) as theirs:
+        await idp.new_session(mine, "crm")
+        await mine.get_token("crm")
+        store._slots.clear()
+        await theirs.add_session(
+            "crm",
+            refresh_token=grant.refresh_token or "",
+            access_token=grant.access_token,
+            expires_at=clock.time() + 300.0,
+        )
+        await clock.advance(5.0)
+
+        with pytest.raises(MisconfiguredError) as refused:
+            await mine.get_token("crm")
+
+    assert refused.value.setting == "session_id"
+
+
 @pytest.mark.parametrize(
     ("setting", "value"),
     [
@@ -290,6 +343,39 @@ async def test_bad_input_is_refused_by_name_and_nothing_is_stored(
     assert setting in str(refused.value)
     assert "rt-" not in str(refused.value)
     assert len(store) == 0
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("min_validity", "60"),
+        ("min_validity", True),
+        ("min_validity", float("nan")),
+        ("resource", 7),
+        ("resource", ["https://api.test"]),
+        ("scope", 7),
+        ("scope", [7]),
+        ("scope", ["read write"]),
+        ("rejected", 7),
+        ("rejected", b"at"),
+        ("rejected", ""),
+    ],
+)
+async def test_bad_input_for_a_token_is_refused_by_name(
+    manager: TokenManager,
+    idp: MockIdP,
+    setting: str,
+    value: Any,  # noqa: ANN401 -- any input
+) -> None:
+    async with manager as tokens:
+        await idp.new_session(tokens, "crm")
+        await tokens.get_token("crm")
+
+        with pytest.raises(MisconfiguredError) as refused:
+            await tokens.get_token("crm", **{setting: value})
+
+        assert refused.value.setting == setting
+        assert len(idp.requests("token")) == 1
 
 
 @pytest.mark.parametrize("broken", ["read", "swap"])

@@ -11,6 +11,7 @@ from freshtoken import MemoryStore
 from freshtoken._foundation.records import DEFAULT_ENTRY, Record
 from freshtoken.errors import (
     ClientRejectedError,
+    MisconfiguredError,
     RetryableError,
     SignInRequiredError,
     StoreError,
@@ -793,6 +794,90 @@ async def test_two_resources_live_in_one_record(world: World) -> None:
         assert world.requests == 3
 
 
+ONE, TWO = "https://one.test", "https://two.test"
+
+
+async def test_a_refused_resource_holds_back_its_own_token_alone(world: World) -> None:
+    """On all workers, and in the memory of the one that met it."""
+    async with world:
+        a, b = await world.worker(), await world.worker()
+        await world.sign_in(a)
+        world.idp.fail_next(status=400, error="invalid_target")
+        refused = await world.ask(a, resource=ONE)
+
+        again = [await world.ask(worker, resource=ONE) for worker in (a, b)]
+        others = [await world.ask(worker, resource=TWO) for worker in (a, b)]
+        default = await world.ask(b)
+
+        for call in (refused, *again):
+            assert isinstance(call.error, MisconfiguredError)
+            assert call.error.setting == "resource"
+        assert None not in {call.token for call in (*others, default)}
+        assert world.requests == 3
+        record = await world.record()
+        assert (record.failure, record.not_before) == (None, None)
+        assert [hold.key.resource for hold in record.holds] == [ONE]
+
+        await world.advance(31.0)
+        healed = await world.ask(b, resource=ONE)
+        assert healed.token is not None
+        assert (await world.record()).holds == ()
+
+
+async def test_a_resource_refused_again_waits_longer(world: World) -> None:
+    async with world:
+        a = await world.worker()
+        await world.sign_in(a)
+        await world.ask(a)
+        world.idp.fail_next(status=400, error="invalid_target", count=3)
+        for wait in (30.0, 60.0):
+            await world.ask(a, resource=ONE)
+            sent = world.requests
+            await world.advance(wait - 1.0)
+            await world.ask(a, resource=ONE)
+            assert world.requests == sent
+            await world.advance(1.0)
+        await world.ask(a, resource=ONE)
+
+        hold = (await world.record()).holds[0]
+        assert hold.failure is not None
+        assert hold.failure.count == 3
+
+
+async def test_a_token_that_gains_nothing_holds_no_other_back(world: World) -> None:
+    async with world:
+        a, b = await world.worker(), await world.worker()
+        await world.sign_in(a)
+        end = world.clock.time() + LIFETIME
+        world.idp.token_members = {"expires_in": None, "expires_at": end}
+        first = await world.ask(a)
+        second = await world.ask(a, rejected=first.token)
+        assert second.token not in {None, first.token}
+
+        calls = [await world.ask(a, resource=ONE), await world.ask(b, resource=TWO)]
+
+        assert None not in {call.token for call in calls}
+        assert world.requests == 4
+
+
+async def test_a_forced_refresh_puts_off_no_others_forced_refresh(world: World) -> None:
+    """But each waits for its own gap, also when they take turns."""
+    async with world:
+        a = await world.worker()
+        await world.sign_in(a)
+        for resource in (None, ONE):
+            token = (await world.ask(a, resource=resource)).token
+            call = await world.ask(a, resource=resource, rejected=token)
+            assert call.token not in {None, token}
+        assert world.requests == 4
+
+        for resource in (None, ONE):
+            token = (await world.ask(a, resource=resource)).token
+            call = await world.ask(a, resource=resource, rejected=token)
+            assert isinstance(call.error, RetryableError)
+        assert world.requests == 4
+
+
 async def test_an_entry_that_has_ended_does_not_hide_the_others(world: World) -> None:
     async with world:
         a, b = await world.worker(), await world.worker()
@@ -1111,6 +1196,46 @@ async def test_a_new_sign_in_wins_over_a_flight(world: World, point: Verb) -> No
         assert record.refresh_token == new.refresh_token
         assert call.token == new.access_token
         assert world.revoked == []
+
+
+async def test_a_failure_of_the_old_grant_is_not_told_of_a_new_sign_in(
+    world: World,
+) -> None:
+    async with world:
+        a, b = await world.worker(), await world.worker()
+        await world.sign_in(a)
+        world.idp.fail_next(status=400, error="invalid_scope")
+        race = a.store.hold_next("release", "before")
+        call = world.call(a)
+        await race.reached()
+        new = await world.sign_in(b, live=True, replace=True)
+
+        race.release()
+        await world.settle()
+
+        assert call.error is None
+        assert call.token == new.access_token
+        assert (await world.record()).failure is None
+        assert "refresh_failed" not in a.event_names
+
+
+async def test_a_failure_that_meets_a_sign_out_says_that_the_session_is_over(
+    world: World,
+) -> None:
+    async with world:
+        a, b = await world.worker(), await world.worker()
+        await world.sign_in(a)
+        world.idp.fail_next(status=400, error="invalid_scope")
+        race = a.store.hold_next("release", "before")
+        call = world.call(a)
+        await race.reached()
+        await b.tokens.end_session(SESSION)
+
+        race.release()
+        await world.settle()
+
+        assert isinstance(call.error, SignInRequiredError)
+        assert call.error.reason == "signed_out"
 
 
 async def test_a_new_sign_in_repeats_over_a_moving_record(world: World) -> None:

@@ -36,6 +36,8 @@ ROWS = [
     "token requests",
     "of these, repeats after a fault",
     "faults met: slow, 503, answer lost",
+    "browser sent to sign in",
+    "key sets fetched",
     "sign-in demanded",
 ]
 
@@ -212,6 +214,8 @@ def good_evidence(verdict: ModuleType) -> Evidence:
         told_at=[30.2] * 50,
         revoked_at=30.0,
         before=10,
+        visits=1,
+        key_fetches=2,
     )
 
 
@@ -271,6 +275,14 @@ SPOILED = {
     "fault not met": (
         each("token", 3, fault=None),
         "faults met: slow, 503, answer lost",
+    ),
+    "signed in twice": (
+        lambda evidence: dataclasses.replace(evidence, visits=2),
+        "browser sent to sign in",
+    ),
+    "new keys never seen": (
+        lambda evidence: dataclasses.replace(evidence, key_fetches=1),
+        "key sets fetched",
     ),
     "never demanded": (each("token", 10, error=None), "sign-in demanded"),
     "demanded twice": (each("token", 8, error="invalid_grant"), "sign-in demanded"),

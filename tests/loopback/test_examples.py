@@ -58,3 +58,21 @@ def test_service_takes_its_server_from_the_environment() -> None:
     assert done.stdout.count(": 200 OK\n") == 8
     assert len(idp.requests("token", grant_type="client_credentials")) == 1
     assert len(idp.requests("userinfo")) == 8
+
+
+def test_web_backend_passes_the_tests_of_its_author() -> None:
+    """They are run as their author would, with nothing of this project's settings."""
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"),
+            *("-c", os.devnull, "--rootdir", EXAMPLES, EXAMPLES / "test_web_login.py"),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120.0,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    # Three tests, on asyncio and on trio.
+    assert "6 passed" in done.stdout

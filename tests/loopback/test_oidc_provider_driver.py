@@ -13,7 +13,7 @@ import httpx
 import jwt
 import pytest
 
-from tests.servers import availability, oidc_provider_driver
+from tests.servers import availability, oidc_provider_install
 from tests.servers.oidc_provider_driver import (
     OidcProvider,
     RegisteredClient,
@@ -159,7 +159,7 @@ def test_reuse_of_a_refresh_token_ends_the_grant(oidc_provider: OidcProvider) ->
 
     assert (reuse.status_code, reuse.json()["error"]) == (400, "invalid_grant")
     assert (successor.status_code, successor.json()["error"]) == (400, "invalid_grant")
-    assert _userinfo(oidc_provider, second["access_token"]).status_code == 401
+    assert oidc_provider.userinfo(second["access_token"]).status_code == 401
 
 
 def test_of_racing_refreshes_one_wins_and_its_tokens_are_dead(
@@ -183,11 +183,11 @@ def test_access_tokens_end_on_the_second(oidc_provider: OidcProvider) -> None:
     oidc_provider.configure(access_token_ttl=1)
     token = oidc_provider.sign_in(BASIC)["access_token"]
 
-    fresh = _userinfo(oidc_provider, token).status_code
+    fresh = oidc_provider.userinfo(token).status_code
     time.sleep(2)
 
     assert fresh == 200
-    assert _userinfo(oidc_provider, token).status_code == 401
+    assert oidc_provider.userinfo(token).status_code == 401
 
 
 def test_settings_last_until_the_reset(oidc_provider: OidcProvider) -> None:
@@ -224,7 +224,7 @@ def test_an_administrator_ends_one_grant_of_two(oidc_provider: OidcProvider) -> 
 
     assert ended == 1
     assert oidc_provider.refresh(BASIC, mine["refresh_token"]).status_code == 400
-    assert _userinfo(oidc_provider, mine["access_token"]).status_code == 401
+    assert oidc_provider.userinfo(mine["access_token"]).status_code == 401
     assert oidc_provider.refresh(BASIC, other["refresh_token"]).status_code == 200
     assert oidc_provider.revoke(user="nobody") == 0
     assert oidc_provider.revoke(user="other", client_id=BASIC) == 1
@@ -423,7 +423,7 @@ def test_without_npm_one_line_says_so(
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr(availability, "_left_out", {})
     with pytest.raises(availability.UnavailableError) as caught:
-        oidc_provider_driver.install()
+        oidc_provider_install.install()
     reason = str(caught.value)
 
     monkeypatch.setenv("FRESHTOKEN_REQUIRE", "")
@@ -448,10 +448,10 @@ def test_an_old_node_is_told_from_a_new_one(
     monkeypatch.setenv("PATH", str(tmp_path))
 
     with pytest.raises(availability.UnavailableError, match="needs Node 22"):
-        oidc_provider_driver.find_node(tmp_path)
+        oidc_provider_install.find_node(tmp_path)
 
     fake.write_text("#!/bin/sh\necho v22.0.0\n")
-    assert oidc_provider_driver.find_node(tmp_path) == str(fake)
+    assert oidc_provider_install.find_node(tmp_path) == str(fake)
 
 
 def test_a_failed_installation_leaves_nothing_behind(
@@ -467,15 +467,10 @@ def test_a_failed_installation_leaves_nothing_behind(
     monkeypatch.setattr(subprocess, "run", fail)
 
     with pytest.raises(availability.UnavailableError, match=r"ENOTFOUND$"):
-        oidc_provider_driver.install()
+        oidc_provider_install.install()
 
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["lock"]
     assert list((tmp_path / "freshtoken-tests").glob("oidc-*")) == []
-
-
-def _userinfo(server: OidcProvider, token: str) -> httpx.Response:
-    headers = {"Authorization": f"Bearer {token}"}
-    return httpx.get(server.endpoint("userinfo"), headers=headers, trust_env=False)
 
 
 def _wait_for(condition: Callable[[], bool], seconds: float = 5) -> None:

@@ -121,6 +121,26 @@ def test_plain_http_takes_an_explicit_word() -> None:
         ("error_codes", ["x"]),
         ("error_codes", {"x": "retry"}),
         ("error_codes", {1: Disposition.RETRY}),
+        ("id_token_signed_response_alg", "none"),
+        ("id_token_signed_response_alg", ""),
+        ("id_token_signed_response_alg", "rs256"),
+        ("id_token_signed_response_alg", ["RS256"]),
+        ("leeway", -0.001),
+        ("leeway", 300.001),
+        ("leeway", float("nan")),
+        ("leeway", float("inf")),
+        ("leeway", 10**400),
+        ("leeway", "30"),
+        ("leeway", None),
+        ("leeway", True),
+        ("trusted_audiences", "api"),
+        ("trusted_audiences", None),
+        ("trusted_audiences", 7),
+        ("trusted_audiences", [""]),
+        ("trusted_audiences", [7]),
+        ("trusted_audiences", ["a\n"]),
+        ("check_azp", None),
+        ("check_azp", 1),
     ],
 )
 def test_a_bad_setting_is_named(setting: str, value: object) -> None:
@@ -148,6 +168,15 @@ def test_a_bad_setting_is_named(setting: str, value: object) -> None:
         ("form_encode_basic", False),
         ("default_lifetime", 0.5),
         ("error_codes", {"E42": Disposition.SIGN_IN}),
+        ("id_token_signed_response_alg", "ES256"),
+        ("id_token_signed_response_alg", "EdDSA"),
+        ("id_token_signed_response_alg", "Ed25519"),
+        ("id_token_signed_response_alg", "HS256"),
+        ("leeway", 0),
+        ("leeway", 300),
+        ("trusted_audiences", ["api", "https://api.test"]),
+        ("trusted_audiences", {"api"}),
+        ("check_azp", True),
     ],
 )
 def test_a_good_setting_is_taken(setting: str, value: object) -> None:
@@ -172,6 +201,10 @@ def test_a_good_setting_is_taken(setting: str, value: object) -> None:
         ),
         ("signing_algorithm", {"client_secret": None, "signing_algorithm": "HS256"}),
         ("signing_algorithm", {"private_key": RSA_PEM, "signing_algorithm": "ES256"}),
+        (
+            "id_token_signed_response_alg",
+            {"client_secret": None, "id_token_signed_response_alg": "HS256"},
+        ),
     ],
 )
 def test_settings_that_do_not_fit_each_other_are_refused(
@@ -181,6 +214,24 @@ def test_settings_that_do_not_fit_each_other_are_refused(
         make_client(**settings)
 
     assert caught.value.setting == setting
+
+
+def test_the_rules_for_id_tokens_are_narrow_by_default() -> None:
+    client = make_client()
+
+    assert client.id_token_signed_response_alg is None
+    assert client.leeway == 30
+    assert client.trusted_audiences == ()
+    assert client.check_azp is False
+
+
+def test_trusted_audiences_cannot_be_changed_afterwards() -> None:
+    audiences = ["api"]
+    client = make_client(trusted_audiences=audiences)
+
+    audiences.append("evil")
+
+    assert client.trusted_audiences == ("api",)
 
 
 def test_metadata_of_another_issuer_are_refused_with_both_names() -> None:

@@ -33,6 +33,7 @@ from tests.protocol.helpers import (
 from tests.protocol.strategies import vschars
 
 TOKENS = {"access_token": "at-1", "token_type": "Bearer", "expires_in": 60}
+VERIFIER = "dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk"
 
 
 def refresh(client: OAuthClient, **options: Anything) -> Conversation[TokenSet]:
@@ -44,6 +45,19 @@ def refresh(client: OAuthClient, **options: Anything) -> Conversation[TokenSet]:
         **options,
     }
     return grants.refresh(client, make_metadata(client), **settings)
+
+
+def redeem(client: OAuthClient, **options: Anything) -> Conversation[TokenSet]:
+    settings: dict[str, Anything] = {
+        "code": "code-0",
+        "code_verifier": VERIFIER,
+        "redirect_uri": "https://app.test/cb",
+        "credential": secret_of(client),
+        "now": NOW,
+        "rng": rng(),
+        **options,
+    }
+    return grants.authorization_code(client, make_metadata(client), **settings)
 
 
 def ask(client: OAuthClient, **options: Anything) -> Conversation[TokenSet]:
@@ -92,9 +106,19 @@ def test_scope_and_resource_are_sent_where_given() -> None:
     assert form["resource"] == "https://api.test/x?y"
 
 
+@pytest.mark.spec("8707-2-b")
+def test_a_refresh_may_name_several_resources() -> None:
+    uris = ("https://a.test", "https://b.test/x?y")
+
+    _, (request,) = converse(refresh(make_client(), resource=uris), answer(200, TOKENS))
+
+    sent = [value for name, value in request.form or () if name == "resource"]
+    assert sent == list(uris)
+
+
 @pytest.mark.parametrize("nothing", [None, "", ()])
 def test_parameters_without_value_are_left_out(nothing: Anything) -> None:
-    conversation = refresh(make_client(), scope=nothing, resource=nothing or None)
+    conversation = refresh(make_client(), scope=nothing, resource=nothing)
 
     _, (request,) = converse(conversation, answer(200, TOKENS))
 
@@ -151,6 +175,7 @@ def test_each_request_authenticates_once(
     client = make_client(**settings)
     for conversation, answered in (
         (refresh(client), answer(200, TOKENS)),
+        (redeem(client), answer(200, TOKENS)),
         (ask(client), answer(200, TOKENS)),
         (revoke(client), answer(200)),
     ):
@@ -159,6 +184,92 @@ def test_each_request_authenticates_once(
         names = set(form_of(request))
         assert {name for name in names if name.startswith("client_")} == members
         assert ("Authorization" in dict(request.headers)) is has_header
+
+
+@pytest.mark.spec("6749-4.1.3")
+def test_a_code_is_redeemed_with_all_that_proves_it_is_ours() -> None:
+    body = {**TOKENS, "refresh_token": "rt-1", "id_token": "it-1", "scope": "b a"}
+
+    tokens, requests = converse(redeem(make_client()), answer(200, body))
+
+    (request,) = requests
+    assert (request.method, request.url) == ("POST", "https://idp.test/token")
+    assert form_of(request) == {
+        "grant_type": "authorization_code",
+        "code": "code-0",
+        "redirect_uri": "https://app.test/cb",
+        "code_verifier": VERIFIER,
+    }
+    assert dict(request.headers)["Accept"] == "application/json"
+    assert tokens.access_token == "at-1"
+    assert tokens.refresh_token == "rt-1"
+    assert tokens.id_token == "it-1"
+    assert tokens.scope == ("a", "b")
+    assert tokens.expires_at == NOW + 60
+
+
+@pytest.mark.spec("6749-4.1.3")
+@given(vschars)
+def test_a_code_is_sent_octet_for_octet(code: str) -> None:
+    redirect_uri = f"https://app.test/cb?x={code}"
+    for sent, verifier in ((code, VERIFIER), (Secret(code), Secret(VERIFIER))):
+        conversation = redeem(
+            make_client(), code=sent, code_verifier=verifier, redirect_uri=redirect_uri
+        )
+
+        _, (request,) = converse(conversation, answer(200, TOKENS))
+
+        form = form_of(request)
+        assert form["code"] == code
+        assert form["redirect_uri"] == redirect_uri
+        assert form["code_verifier"] == VERIFIER
+
+
+@pytest.mark.spec("7636-4.1")
+@pytest.mark.parametrize("verifier", ["", "a" * 42, "a" * 129, "a" * 42 + "+"])
+def test_a_code_is_not_sent_without_its_proof(verifier: str) -> None:
+    with pytest.raises(MisconfiguredError) as caught:
+        next(redeem(make_client(), code_verifier=verifier))
+
+    assert caught.value.setting == "code_verifier"
+    assert "aaaa" not in str(caught.value)
+
+
+@pytest.mark.spec("8707-2-b")
+def test_a_code_may_be_redeemed_for_several_resources() -> None:
+    uris = ("https://a.test", "https://b.test/x?y")
+
+    _, (request,) = converse(redeem(make_client(), resource=uris), answer(200, TOKENS))
+
+    sent = [value for name, value in request.form or () if name == "resource"]
+    assert sent == list(uris)
+
+
+@pytest.mark.spec("6749-4.1.2-once")
+@pytest.mark.parametrize(
+    ("status", "body", "disposition", "in_doubt"),
+    [
+        (500, {"error": "invalid_grant"}, Disposition.RETRY, True),
+        (200, b"<html>", Disposition.RETRY, True),
+        (200, {"token_type": "Bearer"}, Disposition.RETRY, True),
+        (400, {"error": "invalid_grant"}, Disposition.SIGN_IN, False),
+        (401, {"error": "invalid_client"}, Disposition.CLIENT_REJECTED, False),
+        (400, {"error": "invalid_request"}, Disposition.MISCONFIGURED, False),
+        (400, {"error": "redirect_uri_mismatch"}, Disposition.UNCLEAR, False),
+        (403, {"error": "blocked"}, Disposition.DENIED, False),
+    ],
+)
+def test_a_code_that_brought_nothing_is_graded_after_one_request(
+    status: int,
+    body: object,
+    disposition: Disposition,
+    in_doubt: bool,  # noqa: FBT001 -- parametrised
+) -> None:
+    failure = failure_of(redeem(make_client()), answer(status, body))
+
+    assert failure.disposition is disposition
+    assert failure.in_doubt is in_doubt
+    assert failure.sent
 
 
 def test_a_service_asks_in_its_own_name() -> None:
@@ -180,14 +291,17 @@ def test_the_client_s_settings_reach_the_reader() -> None:
 
     tokens, _ = converse(refresh(client), answer(200, lifeless))
     service, _ = converse(ask(client, scope="a b"), answer(200, lifeless))
+    user, _ = converse(redeem(client, scope="a b"), answer(200, lifeless))
     failures = [
+        failure_of(redeem(client), answer(400, {"error": "E-42"})),
         failure_of(refresh(client), answer(400, {"error": "E-42"})),
         failure_of(ask(client), answer(400, {"error": "E-42"})),
         failure_of(revoke(client), answer(400, {"error": "E-42"})),
     ]
 
-    assert tokens.expires_at == service.expires_at == NOW + 90
-    assert any("less scope" in note for note in service.notes)
+    assert tokens.expires_at == service.expires_at == user.expires_at == NOW + 90
+    for read in (service, user):
+        assert any("less scope" in note for note in read.notes)
     assert {failure.disposition for failure in failures} == {Disposition.SIGN_IN}
 
 
@@ -272,6 +386,21 @@ def echo(client: OAuthClient) -> tuple[Request, Failure]:
     with pytest.raises(ExchangeError) as caught:
         conversation.send(answer(400, body))
     return request, caught.value.failure
+
+
+def test_an_echo_of_a_code_shows_nothing() -> None:
+    conversation = redeem(make_client(), code="a code/of+ours")
+    request = next(conversation)
+    words = f"{request.body.decode()} {form_of(request)}"
+    with pytest.raises(ExchangeError) as caught:
+        conversation.send(
+            answer(400, {"error": "invalid_grant", "error_description": words})
+        )
+
+    shown = repr(caught.value.failure)
+    for secret in ("a code/of+ours", "a+code%2Fof%2Bours", VERIFIER, SECRET):
+        assert secret not in shown
+    assert "***" in shown
 
 
 @pytest.mark.parametrize(

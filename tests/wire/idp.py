@@ -42,6 +42,8 @@ class Server:
         self.document: dict[str, Any] = dict(DOCUMENT)
         self.metadata: deque[Answer] = deque()
         self.tokens: deque[Answer] = deque()
+        self.key_sets: deque[Answer] = deque()
+        self.keys: list[dict[str, Any]] = []
         self.requests: list[str] = []
         self.forms: list[dict[str, list[str]]] = []
         self.headers: dict[str, str] = {}
@@ -59,6 +61,9 @@ class Server:
         if request.url.path.startswith("/.well-known/"):
             good = httpx.Response(200, json=self.document, headers=self.headers)
             return self._next(self.metadata, good, request)
+        if request.url.path == "/keys":
+            good = httpx.Response(200, json={"keys": self.keys}, headers=self.headers)
+            return self._next(self.key_sets, good, request)
         self.forms.append(parse_qs(request.content.decode()))
         body = json.dumps(TOKENS).encode()
         headers = {"Content-Type": "application/json", **self.headers}

@@ -191,6 +191,21 @@ def test_refused_credentials_are_probed_once_a_minute() -> None:
     assert breaker.check(121.0, "b", "f1") is None
 
 
+def test_who_only_looks_probes_nothing() -> None:
+    breaker = ClientBreaker()
+    assert breaker.look(0.0, "f1") is None
+    breaker.failure(0.0, "f1")
+
+    assert breaker.look(59.0, "f1") == pytest.approx(1.0)
+    assert breaker.look(59.0, None) == pytest.approx(1.0), "taken for the refused one"
+    assert breaker.look(59.0, "f2") is None
+    assert breaker.look(60.0, "f1") is None
+    assert breaker.check(60.0, "a", "f1") is None
+    assert breaker.look(60.0, "f1") == pytest.approx(1.0), "a probes"
+    breaker.release("a")
+    assert breaker.check(60.0, "b", "f1") is None
+
+
 def test_changed_credentials_are_tried_at_once_by_one_session() -> None:
     breaker = ClientBreaker()
     breaker.failure(0.0, "f1")

@@ -16,7 +16,8 @@ from freshtoken._foundation.records import Failure
 from freshtoken._foundation.secret import Secret
 from freshtoken._protocol.client import OAuthClient
 from freshtoken._protocol.exchange import ExchangeError, Response
-from freshtoken._wire.server import AuthorizationServer, measure_skew
+from freshtoken._wire.server import AuthorizationServer
+from freshtoken._wire.skew import measure_skew
 from freshtoken.errors import Disposition, MisconfiguredError
 from freshtoken.testing.clock import FakeClock
 from tests.wire.idp import ISSUER, Answer, Server, busy, refusal

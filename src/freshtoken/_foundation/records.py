@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, NoReturn
 
 from freshtoken._foundation.secret import (
     MASK,
+    Secret,
     refuse_format,
     refuse_pickle,
 )
@@ -32,7 +33,8 @@ def _nothing() -> Mapping[str, object]:
 
 
 Doubt = Literal["none", "settled", "unsettled"]
-GrantType = Literal["refresh_token", "client_credentials"]
+# "sign_in" is no grant yet: a sign-in that a browser was sent away for.
+GrantType = Literal["refresh_token", "client_credentials", "sign_in"]
 
 
 class EntryKey(NamedTuple):
@@ -214,6 +216,7 @@ class StoredToken:
         key: Resource and scope that it was asked for.
         refresh_at: The soft point: epoch seconds at which one worker renews it, drawn
             once and stored, so that all workers agree. ``None`` without a lifetime.
+        forced_at: Epoch seconds at which it took the place of a rejected token.
     """
 
     key: EntryKey
@@ -223,6 +226,7 @@ class StoredToken:
     expires_at: float | None
     refresh_at: float | None
     scope: tuple[str, ...] | None = None
+    forced_at: float | None = None
 
     def __repr__(self) -> str:
         """Show times only."""
@@ -247,6 +251,21 @@ class Lease:
 
 
 @dataclass(frozen=True, slots=True)
+class Hold:
+    """That one access token of a session is not asked for, for a while.
+
+    Attributes:
+        key: Which one.
+        not_before: Store's clock, earliest next attempt.
+        failure: What the last attempt met; ``None`` where there is nothing to gain.
+    """
+
+    key: EntryKey
+    not_before: float
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Ended:
     """Why and when a session ended; its tokens are gone."""
 
@@ -266,13 +285,18 @@ class Record:
         version: +1 with every write of the grant.
         generation: +1 with every saved answer.
         scope: Scope of the whole grant; ``None`` if never said.
+        resource: The APIs that the grant was made for (RFC 8707); empty if none.
         tokens: Access tokens, one for each resource and scope asked for.
         doubt: Whether a request of this grant went unanswered.
         doubt_at: Epoch seconds of the last doubt; kept for the life of the grant.
-        not_before: Store's clock, earliest next attempt.
-        failure: What the last attempt met.
+        not_before: Store's clock, earliest next attempt for any access token.
+        failure: What the last attempt met, if it concerns them all.
+        holds: What holds for single ones.
         saved_at: Wall clock of the worker that wrote the tokens, to see skew.
-        forced_at: Epoch seconds of the last answer to a rejected token.
+        claims: Claims of the user, from the last ID token that was checked; empty
+            where there was none.
+        id_token: That ID token, as it came.
+        sign_in: What a sign-in that is under way has to remember.
     """
 
     issuer: str
@@ -284,7 +308,7 @@ class Record:
     refresh_token: str | None = None
     refresh_expires_at: float | None = None
     scope: tuple[str, ...] | None = None
-    resource: str | None = None
+    resource: tuple[str, ...] = ()
     tokens: tuple[StoredToken, ...] = ()
     extra: Mapping[str, object] = field(default_factory=_nothing)
     lease: Lease | None = None
@@ -292,15 +316,25 @@ class Record:
     doubt_at: float | None = None
     not_before: float | None = None
     failure: Failure | None = None
+    holds: tuple[Hold, ...] = ()
     ended: Ended | None = None
     saved_at: float = 0.0
-    forced_at: float | None = None
+    claims: Mapping[str, object] = field(default_factory=_nothing)
+    id_token: str | None = None
+    sign_in: Mapping[str, object] | None = None
 
     def token(self, key: EntryKey) -> StoredToken | None:
         """Return the stored access token for *key*, if there is one."""
         for token in self.tokens:
             if token.key == key:
                 return token
+        return None
+
+    def hold(self, key: EntryKey) -> Hold | None:
+        """Return what holds for *key* alone, if anything does."""
+        for hold in self.holds:
+            if hold.key == key:
+                return hold
         return None
 
     @property
@@ -329,6 +363,11 @@ class Session:
         expires_at: Epoch seconds at which the present access token ends.
         refresh_expires_at: Epoch seconds at which the refresh token ends, if known.
         extra: Members of the last token response that the standard does not know.
+        claims: What the server's ID token says of the user, checked: ``sub``,
+            ``email`` and so on; empty without one (OpenID Connect Core §2, §5.1).
+        handle: The key to the session, for the user's cookie; only what
+            `TokenManager.complete_sign_in` returns has it.
+        return_to: As given to `TokenManager.begin_sign_in`; only there, too.
     """
 
     id: str
@@ -338,9 +377,18 @@ class Session:
     expires_at: float | None = None
     refresh_expires_at: float | None = None
     extra: Mapping[str, object] = field(default_factory=_nothing, repr=False)
+    claims: Mapping[str, object] = field(default_factory=_nothing, repr=False)
+    handle: Secret | None = None
+    return_to: str | None = field(default=None, repr=False)
 
 
-def session_of(session_id: str, record: Record) -> Session:
+def session_of(
+    session_id: str,
+    record: Record,
+    *,
+    handle: Secret | None = None,
+    return_to: str | None = None,
+) -> Session:
     """Return what applications may know of *record*."""
     token = record.token(DEFAULT_ENTRY)
     return Session(
@@ -351,13 +399,34 @@ def session_of(session_id: str, record: Record) -> Session:
         expires_at=token.expires_at if token else None,
         refresh_expires_at=record.refresh_expires_at,
         extra=record.extra,
+        claims=record.claims,
+        handle=handle,
+        return_to=return_to,
     )
 
 
+def session_id_of(handle: str) -> str:
+    """Return the name of the session that *handle* opens: its SHA-256.
+
+    A session id is a name, not a key to the door: it may be logged and listed.
+    """
+    return hashlib.sha256(handle.encode("utf-8", "surrogatepass")).hexdigest()
+
+
 def with_token(record: Record, token: StoredToken) -> tuple[StoredToken, ...]:
-    """Return the record's tokens with *token* in the place of its predecessor."""
-    others = tuple(kept for kept in record.tokens if kept.key != token.key)
-    return (*others, token)
+    """Return the record's tokens with *token* in the place of its predecessor.
+
+    Others that had ended when it was issued are left out: they serve nobody.
+    """
+    others = (kept for kept in record.tokens if kept.key != token.key)
+    now = token.issued_at
+    alive = (kept for kept in others if (kept.expires_at or now + 1.0) > now)
+    return (*alive, token)
+
+
+def with_hold(record: Record, hold: Hold) -> tuple[Hold, ...]:
+    """Return the record's holds with *hold* in the place of its predecessor."""
+    return (*(kept for kept in record.holds if kept.key != hold.key), hold)
 
 
 def hash_token(token: str) -> str:

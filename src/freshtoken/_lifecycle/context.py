@@ -23,6 +23,7 @@ class Context:
     Attributes:
         http: This event loop's HTTP driver; all else is shared by the process.
         revoke_later: Revokes a refresh token in the background, given the session.
+        start_soon: Runs something in the background; closing waits for it.
     """
 
     store: GuardedStore
@@ -34,6 +35,7 @@ class Context:
     cache: SessionCache
     keep_session_on: frozenset[str]
     revoke_later: Callable[[str, str], None]
+    start_soon: Callable[..., None]
 
     def new_id(self) -> str:
         """Return a random name, 128 bits in hexadecimal."""

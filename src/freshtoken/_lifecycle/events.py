@@ -9,10 +9,10 @@ import traceback
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 
 if TYPE_CHECKING:
-    from freshtoken._foundation.records import Failure, GrantType
+    from freshtoken._foundation.records import Failure
     from freshtoken.errors import Disposition
 
 logger = logging.getLogger("freshtoken")
@@ -92,6 +92,39 @@ class SessionEnded(Event):
 
     reason: str
     failure: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignedIn(Event):
+    """A user has signed in, and the session is stored.
+
+    Attributes:
+        scope: What was granted; ``None`` if the server never said.
+        replaced: The session that this sign-in took the place of.
+    """
+
+    name: ClassVar[str] = "signed_in"
+
+    scope: tuple[str, ...] | None = None
+    replaced: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IDTokenRefused(Event):
+    """An ID token was refused; the tokens beside it are not used.
+
+    Attributes:
+        reason: Value of the `freshtoken.RejectionReason`.
+        claim: The claim at fault.
+        ended: Whether it ended the session: it was about somebody else.
+    """
+
+    name: ClassVar[str] = "id_token_refused"
+    level: ClassVar[int] = logging.ERROR
+
+    reason: str
+    claim: str | None = None
+    ended: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,6 +247,10 @@ class LifetimeUnknown(Event):
     level: ClassVar[int] = logging.WARNING
 
 
+RequestGrant: TypeAlias = Literal[
+    "refresh_token", "client_credentials", "authorization_code"
+]
+_Outcome: TypeAlias = "tuple[RequestGrant, Disposition | None, str | None]"
 EventHandler: TypeAlias = Callable[[Event], object]
 
 
@@ -222,12 +259,13 @@ class TokenRequestCount:
     """How many token requests ended in one way.
 
     Attributes:
-        grant: ``"refresh_token"`` or ``"client_credentials"``.
+        grant: ``"refresh_token"``, ``"client_credentials"`` or
+            ``"authorization_code"``.
         disposition: ``None`` for a success.
         error: OAuth error code, the HTTP client's exception, or ``None``.
     """
 
-    grant: GrantType
+    grant: RequestGrant
     disposition: Disposition | None
     error: str | None
     count: int
@@ -271,9 +309,7 @@ class EventSink:
         self._issuer = issuer
         self._lock = threading.Lock()
         self._events: Counter[str] = Counter()
-        self._requests: Counter[tuple[GrantType, Disposition | None, str | None]] = (
-            Counter()
-        )
+        self._requests: Counter[_Outcome] = Counter()
         self._flights = 0
         self._waiters = 0
         self._waited = 0
@@ -298,9 +334,13 @@ class EventSink:
                 self._handler_errors += 1
             log_fault("event_handler_failed", error, failed_event=event.name)
 
-    def count_request(self, grant: GrantType, failure: Failure | None) -> None:
+    def count_request(self, grant: RequestGrant, failure: Failure | None) -> None:
         """Count one token request and how it ended."""
-        outcome: tuple[GrantType, Disposition | None, str | None] = (grant, None, None)
+        outcome: tuple[RequestGrant, Disposition | None, str | None] = (
+            grant,
+            None,
+            None,
+        )
         if failure is not None:
             error = failure.error or failure.cause
             if error is None and failure.status is not None:

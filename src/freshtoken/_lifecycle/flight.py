@@ -44,6 +44,7 @@ class Flight:
 
     Attributes:
         want: What it is for.
+        begun_at: Monotonic seconds at which it began.
         record: What is stored now, once it has landed.
         renewed: Whether that is this flight's own answer.
         early: An answer that is not saved yet: served to callers meanwhile.
@@ -53,11 +54,12 @@ class Flight:
         scope: Cancels it.
     """
 
-    def __init__(self, session_id: str, want: Want) -> None:
+    def __init__(self, session_id: str, want: Want, *, begun_at: float = 0.0) -> None:
         """Prepare; the manager starts it."""
         self.number = next(_numbers)
         self.session_id = session_id
         self.want = want
+        self.begun_at = begun_at
         self.record: Record | None = None
         self.renewed = False
         self.early: Record | None = None

@@ -6,11 +6,14 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from freshtoken._foundation.records import (
+    EntryKey,
     Failure,
+    Hold,
     Lease,
     Record,
     hash_token,
     next_version,
+    with_hold,
 )
 from freshtoken._lifecycle import policy
 from freshtoken._lifecycle.context import Context
@@ -180,13 +183,21 @@ class Leasing:
             raise TooLateError
 
     async def release(
-        self, held: Held, failure: Failure | None = None, *, wait: float = 0.0
-    ) -> None:
+        self,
+        held: Held,
+        failure: Failure | None = None,
+        *,
+        wait: float = 0.0,
+        key: EntryKey | None = None,
+    ) -> Record | None:
         """Step 9; anything but success leaves the lease to run out.
+
+        Returns the record that is stored now, as far as that is known.
 
         Args:
             failure: What the flight met, for all workers to see.
             wait: Seconds until the next flight may begin.
+            key: The one access token that the failure is about, if not about all.
         """
         context, record = self._context, held.record
         changes: dict[str, object] = {"lease": None}
@@ -195,16 +206,21 @@ class Leasing:
             if record.doubt != "unsettled":
                 changes["doubt"] = "settled"
         if failure is not None:
-            changes["failure"] = failure
-            changes["not_before"] = context.cache.store_now() + wait
+            not_before = context.cache.store_now() + wait
+            whole = key is None
+            changes["failure"] = failure if whole else None
+            changes["not_before"] = not_before if whole else None
+            if key is not None:
+                hold = Hold(key, not_before, failure)
+                changes["holds"] = with_hold(record, hold)
         try:
             result = await context.store.swap(
                 self._id, record.pair, next_version(record, **changes)
             )
         except StoreError:
             context.cache.forget(self._id)
-            return
-        context.cache.adopt(self._id, result.record)
+            return record
+        return context.cache.adopt(self._id, result.record)
 
     async def _read_after_silence(self) -> Record | None:
         """Look whether a write that was not acknowledged was applied."""

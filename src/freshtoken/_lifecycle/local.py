@@ -144,16 +144,20 @@ class LocalSession:
         loaded: When it was seen.
         failed_mono: When a failure that the store does not know was met, if any.
         not_before_mono: The record's ``not_before`` on the monotonic clock.
+        held_mono: The same of single access tokens.
+        refused: Whether the last flight sent nothing, because the server is left alone.
         unsaved: An answer that is not in the store yet.
         live: Tokens at hand by their key.
     """
 
     __slots__ = (
         "failed_mono",
+        "held_mono",
         "live",
         "loaded",
         "not_before_mono",
         "record",
+        "refused",
         "unsaved",
     )
 
@@ -163,8 +167,14 @@ class LocalSession:
         self.loaded = loaded
         self.failed_mono = -NEVER
         self.not_before_mono = not_before_mono
+        self.held_mono: dict[EntryKey, float] = {}
+        self.refused = False
         self.unsaved: Record | None = None
         self.live: dict[EntryKey, LiveToken] = {}
+
+    def held_until(self, key: EntryKey) -> float:
+        """Return when the next flight for *key* may begin, on the monotonic clock."""
+        return max(self.not_before_mono, self.held_mono.get(key, -NEVER))
 
 
 class Call(enum.Enum):
@@ -209,13 +219,14 @@ def decide(  # noqa: PLR0911 -- one return for each case
     if local.record.ended is not None:
         return Call.FAIL if age < policy.RECHECK else Call.FLY
     live = local.live.get(ask.key)
-    wait = local.not_before_mono - now.mono
+    wait = local.held_until(ask.key) - now.mono
     if live is None or not good_for(live, ask, now):
         if live is not None and _newest_there_is(local.record, live, ask, now):
             return Call.SERVE
         # Known failures are repeated, but another worker may have done better.
         recent = min(age, now.mono - local.failed_mono) < policy.MEMO
-        known = wait > 0.0 and recent and local.record.failure is not None
+        failure = policy.known_failure(local.record, ask.key)
+        known = wait > 0.0 and recent and failure is not None
         return Call.FAIL if known else Call.FLY
     if age >= policy.RECHECK:
         return Call.SERVE_AND_LOOK

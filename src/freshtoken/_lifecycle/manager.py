@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn, Self
 
@@ -15,9 +15,10 @@ from freshtoken._foundation.records import (
     EntryKey,
     Session,
     entry_key,
+    session_id_of,
     session_of,
 )
-from freshtoken._foundation.secret import Secret, refuse_pickle
+from freshtoken._foundation.secret import Secret, refuse_pickle, reveal
 from freshtoken._foundation.waiting import running_loop
 from freshtoken._lifecycle.cache import SessionCache
 from freshtoken._lifecycle.context import Context
@@ -31,15 +32,26 @@ from freshtoken._lifecycle.local import (
 )
 from freshtoken._lifecycle.runtime import Runtime
 from freshtoken._lifecycle.scheduler import Agenda
-from freshtoken._lifecycle.sessions import SessionKeeper, hidden
+from freshtoken._lifecycle.sessions import (
+    SessionKeeper,
+    check_scope,
+    check_seconds,
+    check_text,
+    check_token,
+    hidden,
+)
+from freshtoken._lifecycle.signing_in import SignIn, SigningIn
 from freshtoken._lifecycle.storing import GuardedStore
 from freshtoken._lifecycle.supply import Supply
+from freshtoken._protocol.authorization import DEFAULT_PROMPT, ResponseMode
+from freshtoken._protocol.callback import CallbackParameters, read_callback
 from freshtoken._protocol.client import OAuthClient
 from freshtoken._wire.http import HTTPDriver
 from freshtoken._wire.limiter import Limiter
+from freshtoken._wire.outcome import Done, Outcome, bare, unwrap
 from freshtoken._wire.server import AuthorizationServer
 from freshtoken.abc import Clock, SessionStore
-from freshtoken.errors import MisconfiguredError
+from freshtoken.errors import AuthorizationResponseError, MisconfiguredError
 from freshtoken.stores.memory import MemoryStore
 
 if TYPE_CHECKING:
@@ -111,6 +123,7 @@ class TokenManager:
         self._cache = SessionCache(
             self._clock,
             self._rng,
+            owner=(client.issuer, client.client_id),
             early_renewal=early_renewal,
             scheduled=self._agenda.add if early_renewal else _not_scheduled,
         )
@@ -195,6 +208,7 @@ class TokenManager:
             cache=self._cache,
             keep_session_on=self._keep_session_on,
             revoke_later=runtime.revoke_later,
+            start_soon=runtime.start_soon,
         )
 
     # Tokens
@@ -246,12 +260,12 @@ class TokenManager:
         ):
             live.used = True
             return live.token
+        if rejected is not None:
+            rejected = check_token("rejected", hidden(rejected))
         ask = Ask(
-            key=entry_key(resource, scope),
-            min_validity=min_validity,
-            rejected=rejected.reveal()
-            if isinstance(rejected, AccessToken)
-            else rejected,
+            key=entry_key(check_text("resource", resource), check_scope(scope)),
+            min_validity=check_seconds("min_validity", min_validity),
+            rejected=rejected,
         )
         del rejected  # An error that is raised from here on shows this frame.
         return await self._supply.obtain(session_id, ask)
@@ -323,19 +337,38 @@ class TokenManager:
         """
         return await self._keeper.client_credentials(scope=scope, resource=resource)
 
-    async def get_session(self, session_id: str) -> Session:
+    async def get_session(
+        self, session_id: str | None = None, *, handle: str | Secret | None = None
+    ) -> Session:
         """Return what is known of a session.
+
+        Args:
+            session_id: Its name, or
+            handle: the key to it, as the user's cookie has it.
 
         Raises:
             SignInRequiredError: The session is over or unknown.
+            MisconfiguredError: It is another client's, or neither or both of the
+                arguments are given.
             StoreError: The session store failed.
         """
-        record = await self._keeper.read(session_id)
-        if record is None or record.ended is not None:
-            reason = "" if record else "unknown_session"
-            ended = record.ended if record else None
-            raise self._supply.error(session_id, FlightFailure(None, ended, reason))
-        return session_of(session_id, record)
+        if (session_id is None) == (handle is None):
+            raise MisconfiguredError(
+                "get_session takes a session_id, or handle=", setting="session_id"
+            )
+        if handle is not None:
+            session_id = session_id_of(reveal(handle))
+        del handle
+        name = session_id or ""
+        record = await self._keeper.read(name)
+        sign_in = record is not None and record.grant_type == "sign_in"
+        if record is None or sign_in:
+            unknown = FlightFailure(reason="unknown_session")
+            raise self._supply.error(name, unknown)
+        self._keeper.check_owner(name, record)
+        if record.ended is not None:
+            raise self._supply.error(name, FlightFailure(ended=record.ended))
+        return session_of(name, record)
 
     async def end_session(self, session_id: str) -> None:
         """Sign a session out: here at once, at the server in the background.
@@ -344,14 +377,130 @@ class TokenManager:
         revoked where the server offers that; a failure is an event.
 
         Raises:
+            RetryableError: The manager is closing.
             StoreError: The store failed, and the session may go on: try again.
 
         Spec: RFC 7009 §2.
         """
         runtime = self._supply.runtime()
-        token = await self._keeper.end(session_id)
-        if token is not None:
-            runtime.revoke_later(session_id, token)
+
+        async def end() -> None:
+            ended = await self._keeper.end(session_id)
+            if ended is not None and ended.refresh_token is not None:
+                runtime.revoke_later(session_id, ended.refresh_token)
+
+        await runtime.apart(end)
+
+    # Signing in
+
+    async def begin_sign_in(
+        self,
+        *,
+        scope: str | Iterable[str] | None = None,
+        prompt: str | None = DEFAULT_PROMPT,
+        max_age: int | None = None,
+        acr_values: str | Iterable[str] | None = None,
+        resource: str | Iterable[str] | None = None,
+        login_hint: str | None = None,
+        ui_locales: str | None = None,
+        response_mode: ResponseMode | None = None,
+        redirect_uri: str | None = None,
+        return_to: str | None = None,
+        extra: Mapping[str, str] | None = None,
+    ) -> SignIn:
+        """Begin to sign a user in with the code flow, PKCE, state and nonce.
+
+        Send the browser to `SignIn.url`, with `SignIn.binding` in a cookie of its own.
+        Several may be under way at once, in several tabs and on several workers.
+
+        Args:
+            scope: What is asked for; ``openid`` brings an ID token and its claims.
+            prompt: ``"none"``, ``"login"``, ``"consent"``, ``"select_account"``, or
+                ``None``; ``"auto"`` asks for consent with ``offline_access``.
+            max_age: Seconds since the user's last authentication that will do.
+            acr_values: Wished classes of authentication, the preferred one first.
+            resource: The APIs that the token is for (RFC 8707).
+            login_hint: Whom the server may suggest.
+            ui_locales: Languages of the server's pages, separated by blanks.
+            response_mode: ``"query"``, or ``"form_post"`` for a POST.
+            redirect_uri: In place of the client's.
+            return_to: Comes back as `Session.return_to`; check it before you use it.
+            extra: Further parameters that the server understands.
+
+        Raises:
+            MisconfiguredError: A value is of no use; ``.setting`` names it.
+            ClientRejectedError: The server refuses the client's credentials: sending
+                the browser there would bring it back for ever.
+            RetryableError: The server's metadata cannot be had now.
+            StoreError: The session store failed.
+
+        Spec: RFC 6749 §4.1.1, RFC 7636 §4, OpenID Connect Core §3.1.2.1.
+        """
+        runtime = self._supply.runtime()
+        return await self._signing_in(runtime).begin(
+            scope=scope,
+            prompt=prompt,
+            max_age=max_age,
+            acr_values=acr_values,
+            resource=resource,
+            login_hint=login_hint,
+            ui_locales=ui_locales,
+            response_mode=response_mode,
+            redirect_uri=redirect_uri,
+            return_to=return_to,
+            extra=extra,
+        )
+
+    async def complete_sign_in(
+        self,
+        callback: str | Mapping[str, str] | Iterable[tuple[str, str]],
+        *,
+        binding: str | Secret,
+        replaces: str | None = None,
+    ) -> Session:
+        """Complete a sign-in: once, on any worker that shares the store.
+
+        The code is sent once, and the tokens are used only if the ID token is right.
+        Put `Session.handle` into the session cookie; it is shown here only. A caller
+        that is cancelled loses nothing: a session that nobody holds is ended.
+
+        Args:
+            callback: The URL that the browser came back to (of which only path and
+                query count), its query, or the form of a POST.
+            binding: What the cookie of this sign-in holds.
+            replaces: Name of a session that this one takes the place of.
+
+        Returns:
+            The new session, with `Session.handle` and `Session.return_to`.
+
+        Raises:
+            AuthorizationResponseError: The answer does not fit, was used before, or
+                belongs to another browser.
+            AccessDeniedError: The user declined, or a policy forbids it.
+            SignInRequiredError: The server wants the user to act, or refuses the
+                code: begin a new sign-in, without ``prompt="none"``.
+            TokenRejectedError: The ID token is refused; its tokens are revoked.
+            ClientRejectedError: The server refuses the client's credentials.
+            MisconfiguredError: A setting does not fit; ``.setting`` names it.
+            RetryableError: The server cannot be reached now.
+            StoreError: The session store failed.
+
+        Spec: RFC 6749 §4.1.2, §4.1.3; RFC 9207 §2.4; OpenID Connect Core §3.1.2.5,
+        §3.1.3.7.
+        """
+        outcome = _read(callback)
+        held = Secret(reveal(binding))
+        del callback, binding  # An error that is raised from here on shows this frame.
+        answer = unwrap(outcome)
+        runtime = self._supply.runtime()
+        signing_in = self._signing_in(runtime)
+        return await runtime.apart(
+            lambda: signing_in.complete(answer, held, replaces),
+            unclaimed=signing_in.unclaimed,
+        )
+
+    def _signing_in(self, runtime: Runtime) -> SigningIn:
+        return SigningIn(runtime.context, self._keeper)
 
     def auth(
         self,
@@ -385,6 +534,11 @@ class TokenManager:
         )
 
     @property
+    def client(self) -> OAuthClient:
+        """The client whose sessions these are."""
+        return self._server.client
+
+    @property
     def stats(self) -> Stats:
         """Counters of this manager, as they are now."""
         return self._sink.stats(self._cache.by_state())
@@ -406,6 +560,16 @@ class TokenManager:
     def __reduce__(self) -> NoReturn:
         """Refuse to be pickled or copied: sessions are shared through the store."""
         refuse_pickle(self)
+
+
+def _read(
+    callback: str | Mapping[str, str] | Iterable[tuple[str, str]],
+) -> Outcome[CallbackParameters]:
+    """Read an answer; its errors show no frame that holds it."""
+    try:
+        return Done(read_callback(callback))
+    except AuthorizationResponseError as error:
+        return bare(error)
 
 
 def _not_scheduled(session_id: str, key: EntryKey, live: LiveToken) -> None:

@@ -41,6 +41,19 @@ RECHECK = 5.0
 """Seconds after which what another worker did is seen without notification."""
 MEMO = 1.0
 """Seconds for which a failure is repeated without asking the store again."""
+LOOK_PATIENCE = 1.0
+"""Seconds for which a call with a live token waits to see what others have stored."""
+READ_LIMIT = 5.0
+"""Seconds after which a store that does not answer a read counts as failed."""
+MEMORY = 60.0
+"""Seconds for which a process remembers a session that has no token to serve.
+
+Longer than a flight that is not saving yet: its session is not forgotten under way.
+"""
+IDLE_MEMORY = 3_600.0
+"""Seconds for which it remembers one that nobody asks for."""
+SIGN_IN_LIFETIME = 600.0
+"""Seconds in which a sign-in that was begun has to be completed."""
 TOMBSTONE = DAY
 """Seconds for which the reason of an ended session is kept."""
 ACQUIRE_TRIES = 3
@@ -97,6 +110,8 @@ def flight_gap(failure: Failure, rng: random.Random) -> float:
 
 def keep_for(record: Record, now: float) -> float | None:
     """Seconds for which a store has to keep *record*; ``None`` without a bound."""
+    if record.grant_type == "sign_in":
+        return SIGN_IN_LIFETIME
     if record.ended is not None:
         return TOMBSTONE
     if record.refresh_expires_at is None:
@@ -116,6 +131,8 @@ class Step(enum.Enum):
     """The stored token will do."""
     ENDED = enum.auto()
     """The session is over, or was never there."""
+    NO_SESSION = enum.auto()
+    """What stands under this name is a sign-in under way."""
     NO_REFRESH_TOKEN = enum.auto()
     """The token is due and nothing is there to renew it with."""
     FOREIGN = enum.auto()
@@ -162,10 +179,14 @@ def judge(  # noqa: PLR0911 -- one return for each row of the table
         now: Wall clock, epoch seconds.
         store_now: The store's clock.
     """
-    if record is None or record.ended is not None:
+    if record is None:
         return Step.ENDED
+    if record.grant_type == "sign_in":
+        return Step.NO_SESSION
     if (record.issuer, record.client_id) != (issuer, client_id):
         return Step.FOREIGN
+    if record.ended is not None:
+        return Step.ENDED
     alive = may_serve(record, want, now)
     if fresh(record, want, now) or (want.look and alive):
         return Step.SERVE
@@ -208,16 +229,37 @@ def held_back_for(record: Record, want: Want, *, now: float, store_now: float) -
     wait = 0.0
     if record.not_before is not None:
         wait = record.not_before - store_now
-    if want.forced and record.forced_at is not None:
-        token = record.token(want.key)
+    hold = record.hold(want.key)
+    if hold is not None:
+        wait = max(wait, hold.not_before - store_now)
+    token = record.token(want.key)
+    if want.forced and token is not None and token.forced_at is not None:
         lifetime = 300.0
-        if token is not None and token.expires_at is not None:
+        if token.expires_at is not None:
             lifetime = token.expires_at - token.issued_at
-        since = now - record.forced_at
+        since = now - token.forced_at
         gap = progress_gap(lifetime)
         if 0.0 <= since < gap:
             wait = max(wait, gap - since)
     return wait
+
+
+def known_failure(record: Record, key: EntryKey) -> Failure | None:
+    """Return what the last attempt met, if it holds for *key*."""
+    hold = record.hold(key)
+    if hold is None or hold.failure is None:
+        return record.failure
+    if record.failure is None:
+        return hold.failure
+    return max(hold.failure, record.failure, key=lambda failure: failure.at)
+
+
+def concerns_one_token(failure: Failure) -> bool:
+    """Tell whether asking for another resource or scope may well succeed.
+
+    Spec: RFC 6749 §5.2, RFC 8707 §2.
+    """
+    return failure.error in {"invalid_scope", "invalid_target"}
 
 
 def overdue(record: Record, store_now: float) -> bool:

@@ -23,12 +23,22 @@ from freshtoken._foundation.records import (
 from freshtoken._lifecycle import policy
 from freshtoken._lifecycle.events import (
     RefreshFailed,
+    RequestGrant,
     RotationInDoubt,
     RotationLost,
     ServedStale,
     SessionEnded,
 )
 from freshtoken._lifecycle.failing import FlightFailedError, FlightFailure
+from freshtoken._lifecycle.identity import (
+    Examination,
+    Verdict,
+    examine,
+    finish_check,
+    foreign_failure,
+    report_refusal,
+    withhold,
+)
 from freshtoken._lifecycle.lease import (
     FencedError,
     Held,
@@ -145,7 +155,7 @@ class RefreshTransaction:
 
     def _conclude(self, step: Step, record: Record | None) -> Record:
         """Serve what the look found, or raise why nothing can be served."""
-        if record is None:
+        if record is None or step is Step.NO_SESSION:
             raise FlightFailedError(FlightFailure(reason="unknown_session"))
         if step is Step.SERVE:
             return record
@@ -156,7 +166,9 @@ class RefreshTransaction:
         if step is Step.NO_REFRESH_TOKEN:
             raise FlightFailedError(FlightFailure(reason="no_refresh_token"))
         raise FlightFailedError(
-            FlightFailure(record.failure or self._held_back(record))
+            FlightFailure(
+                policy.known_failure(record, self._want.key) or self._held_back(record)
+            )
         )
 
     def _held_back(self, record: Record) -> Failure:
@@ -202,6 +214,8 @@ class RefreshTransaction:
         try:
             await self._ready(record)
             async with server.limiter.slot():
+                # Those who were sent meanwhile may have opened the breaker.
+                self._check_refusal(server.refused(self._id), record)
                 return await self._with_slot(record)
         finally:
             server.release(self._id)
@@ -237,12 +251,18 @@ class RefreshTransaction:
                 failure = error.failure
             except MisconfiguredError as error:
                 failure = failure_from(error)
+        self._check_refusal(failure, record)
+
+    def _check_refusal(self, failure: Failure | None, record: Record) -> None:
+        """Fail before the lease is taken, if there is a reason to."""
         if failure is None:
             return
         failure = self._dated(failure, record)
         wait = policy.flight_gap(failure, self._context.rng)
-        self._context.cache.hold_back(self._id, failure, wait)
-        self._report(record, failure, wait, requests=0)
+        refused = not failure.sent
+        news = self._context.cache.hold_back(self._id, failure, wait, refused=refused)
+        if news:  # Else an outage would be reported each second, for each session.
+            self._report(record, failure, wait, requests=0)
         raise FlightFailedError(FlightFailure(failure))
 
     async def _send_until_answered(self, held: Held) -> Record:
@@ -293,12 +313,13 @@ class RefreshTransaction:
     def _guard(self, held: Held) -> None:
         """Step 4, right before the first byte."""
         self._leasing.guard(held)
-        held.sent = "open"
+        # First: a flight that was cancelled is told so here, and sends nothing.
         self._progress.sending()
+        held.sent = "open"
 
     async def _send(self, held: Held) -> TokenSet:
         """Step 6: one request, counted."""
-        sink, grant_type = self._context.sink, held.record.grant_type
+        sink, grant_type = self._context.sink, _grant_of(held.record)
         try:
             # Cancelled while the lease was written: the guard is too late to notice.
             await anyio.lowlevel.checkpoint_if_cancelled()
@@ -326,7 +347,8 @@ class RefreshTransaction:
             context.http,
             refresh_token=record.refresh_token or "",
             scope=key.scope,
-            resource=key.resource,
+            # Without it some servers issue a token for another audience.
+            resource=key.resource or record.resource,
             refreshed_before=record.generation > 0,
             session_id=self._id,
             guard=lambda: self._guard(held),
@@ -335,14 +357,42 @@ class RefreshTransaction:
 
     async def _save(self, held: Held, answer: TokenSet) -> Record:
         """Step 7; where another record stands in the end, step 1 goes on with it."""
+        context = self._context
+        found = examine(context, held.record, answer)
+        if found.verdict is Verdict.FOREIGN:
+            return await self._refuse(held, answer, found)
+        if found.verdict is Verdict.WITHHELD:
+            report_refusal(context, self._id, found.error, ended=False)
+            answer = withhold(answer, found.error)
         record, saved = await self._saver.save(
-            held.record, answer, self._want, doubt_at=held.doubt_at(self._clock.time())
+            held.record,
+            answer,
+            self._want,
+            doubt_at=held.doubt_at(self._clock.time()),
+            claims=found.claims if found.verdict is Verdict.GOOD else None,
         )
         self._progress.resting()
         if record is None or not saved or answer.access_token is None:
             raise FencedError(record)
+        if found.verdict is Verdict.OPEN:
+            context.start_soon(finish_check, context, self._id, record, answer, found)
         self.renewed = True
         return record
+
+    async def _refuse(
+        self, held: Held, answer: TokenSet, found: Examination
+    ) -> NoReturn:
+        """End a session whose tokens are about somebody else now, and revoke them."""
+        failure = foreign_failure(found.error, self._clock.time())
+        token = answer.refresh_token or held.record.refresh_token
+        report_refusal(self._context, self._id, found.error, ended=True)
+        try:
+            await self._end(held, failure, reason="refused_answer")
+        except FlightFailedError:
+            # Ended. After a new sign-in, which fences us off, nothing is revoked.
+            if token is not None:
+                self._context.revoke_later(self._id, token)
+            raise
 
     async def _stop(self, held: Held) -> Record:
         """Decide between step 8 and step 9 for the last failure of the flight."""
@@ -413,9 +463,13 @@ class RefreshTransaction:
     async def _give_up(self, held: Held, failure: Failure) -> NoReturn:
         """Release the lease, tell everybody when to try again, and fail."""
         wait = policy.flight_gap(failure, self._context.rng)
-        await self._leasing.release(held, failure, wait=wait)
+        key = self._want.key if policy.concerns_one_token(failure) else None
+        found = await self._leasing.release(held, failure, wait=wait, key=key)
         self._progress.resting()
-        self._context.cache.hold_back(self._id, failure, wait)
+        if found is None or found.ended or found.grant_id != held.record.grant_id:
+            # What the old grant met is not to be told of what stands now.
+            raise FencedError(found)
+        self._context.cache.hold_back(self._id, failure, wait, key=key)
         self._report(held.record, failure, wait, requests=len(held.failures))
         raise FlightFailedError(FlightFailure(failure))
 
@@ -439,11 +493,20 @@ class RefreshTransaction:
         """Return *failure* with its time and its place in the row of failures."""
         now = self._clock.time()
         before = record.failure
+        if policy.concerns_one_token(failure):
+            before = policy.known_failure(record, self._want.key)
         if before is None:
             return dataclasses.replace(failure, at=now, since=now, count=1)
         same = before.disposition is failure.disposition
         count = before.count + 1 if same else 1
         return dataclasses.replace(failure, at=now, since=before.since, count=count)
+
+
+def _grant_of(record: Record) -> RequestGrant:
+    """Return the ``grant_type`` of a record's requests."""
+    if record.grant_type == "client_credentials":
+        return "client_credentials"
+    return "refresh_token"
 
 
 def ended_record(record: Record, ended: Ended) -> Record:
@@ -454,9 +517,12 @@ def ended_record(record: Record, ended: Ended) -> Record:
         refresh_token=None,
         tokens=(),
         extra=NOTHING,
+        claims=NOTHING,
+        id_token=None,
         lease=None,
         failure=None,
         not_before=None,
+        holds=(),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import anyio
 
@@ -17,6 +17,7 @@ from freshtoken._lifecycle.local import instant
 from freshtoken._lifecycle.refresh import RefreshTransaction
 from freshtoken._lifecycle.scheduler import Scheduler
 from freshtoken._protocol.exchange import ExchangeError
+from freshtoken._wire.outcome import Done, Outcome, bare, unwrap
 from freshtoken._wire.retry import repeat
 from freshtoken.errors import FreshTokenError, RetryableError, StoreError
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from freshtoken._lifecycle.context import Context
     from freshtoken._lifecycle.policy import Want
     from freshtoken._lifecycle.scheduler import Agenda
+
+T = TypeVar("T")
 
 LAST_WAIT = 1.0
 """Seconds that closing waits for what has been cancelled to end."""
@@ -76,6 +79,7 @@ class Runtime:
 
     async def _host(self) -> None:
         try:
+            await self.context.http.open()
             async with anyio.create_task_group() as group:
                 self._group = group
                 group.start_soon(self._renew_early)
@@ -174,12 +178,33 @@ class Runtime:
         self._busy += 1
         group.start_soon(counted)
 
+    async def apart(
+        self,
+        work: Callable[[], Awaitable[T]],
+        *,
+        unclaimed: Callable[[T], None] | None = None,
+    ) -> T:
+        """Run *work* in the background and wait for it: cancelling us ends nothing.
+
+        Args:
+            unclaimed: Called with what *work* returned when nobody waits any more.
+
+        Raises:
+            RetryableError: The manager is closed, or was before *work* ended.
+        """
+        if not self.running:
+            raise closed_error()
+        errand = _Errand(work, unclaimed)
+        self.start_soon(errand.run)
+        return await errand.wait()
+
     def fly(self, session_id: str, want: Want) -> Flight:
         """Return the flight for this session and entry, begun if there is none."""
         key = (session_id, want.key)
         flight = self._flights.get(key)
         if flight is None:
-            flight = Flight(session_id, want)
+            begun_at = self.context.clock.monotonic()
+            flight = Flight(session_id, want, begun_at=begun_at)
             if not self.running:
                 flight.fail(closed_error(session_id))
                 return flight
@@ -248,10 +273,10 @@ class Runtime:
         if local is None or live is None or live.token.reveal() != want.seen:
             return
         now = instant(context.clock)
-        if local.not_before_mono <= now.mono:
-            context.cache.pause(flight.session_id, policy.MEMO)
+        if local.held_until(want.key) <= now.mono:
+            context.cache.pause(flight.session_id, want.key, policy.MEMO)
         if live.used and not live.expired(now):
-            at = max(local.not_before_mono, now.mono + policy.MEMO)
+            at = max(local.held_until(want.key), now.mono + policy.MEMO)
             self._agenda.put_off(flight.session_id, want.key, live, at)
 
     @asynccontextmanager
@@ -301,6 +326,54 @@ class _Turn:
         self.users = 0
 
 
+class _Errand(Generic[T]):
+    """Work that goes on when the one who waits for it is cancelled."""
+
+    __slots__ = ("_abandoned", "_done", "_outcome", "_unclaimed", "_work")
+
+    def __init__(
+        self,
+        work: Callable[[], Awaitable[T]],
+        unclaimed: Callable[[T], None] | None,
+    ) -> None:
+        self._work = work
+        self._unclaimed = unclaimed
+        self._done = anyio.Event()
+        self._outcome: Outcome[T] | None = None
+        self._abandoned = False
+
+    async def run(self) -> None:
+        """Do it."""
+        try:
+            self._outcome = Done(await self._work())
+        except Exception as error:  # noqa: BLE001 -- raised again for the caller
+            self._outcome = bare(error)
+        finally:
+            self._done.set()
+        if self._abandoned:
+            self._hand_over()
+
+    async def wait(self) -> T:
+        """Return what came of it."""
+        try:
+            await self._done.wait()
+        except BaseException:
+            self._abandoned = True
+            if self._done.is_set():
+                self._hand_over()
+            raise
+        outcome, self._outcome = self._outcome, None
+        if outcome is None:
+            raise closed_error()
+        return unwrap(outcome)
+
+    def _hand_over(self) -> None:
+        """Tell that nobody waits any more for what came."""
+        outcome, self._outcome = self._outcome, None
+        if isinstance(outcome, Done) and self._unclaimed is not None:
+            self._unclaimed(outcome.value)
+
+
 def cancelled_error(session_id: str) -> RetryableError:
     """Return the error for a flight that was cancelled from outside."""
     return RetryableError(
@@ -310,10 +383,9 @@ def cancelled_error(session_id: str) -> RetryableError:
     )
 
 
-def closed_error(session_id: str) -> RetryableError:
+def closed_error(session_id: str | None = None) -> RetryableError:
     """Return the error for callers of a manager that is closing."""
     return RetryableError(
-        "the token manager was closed before a token could be fetched; the session "
-        "is kept",
+        "the token manager was closed before this was done; sessions are kept",
         session_id=session_id,
     )

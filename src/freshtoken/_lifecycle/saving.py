@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from freshtoken._foundation.records import (
     Failure,
+    Hold,
     Record,
     StoredToken,
     TokenSet,
@@ -26,7 +27,7 @@ from freshtoken._lifecycle.policy import Meeting, Want
 from freshtoken.errors import Disposition, StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from freshtoken._lifecycle.context import Context
     from freshtoken.abc import SwapResult
@@ -48,7 +49,13 @@ class Saver:
         self._publish_early = publish_early
 
     async def save(
-        self, base: Record, answer: TokenSet, want: Want, *, doubt_at: float | None
+        self,
+        base: Record,
+        answer: TokenSet,
+        want: Want,
+        *,
+        doubt_at: float | None,
+        claims: Mapping[str, object] | None = None,
     ) -> tuple[Record | None, bool]:
         """Save an answer to a request that was made from *base*.
 
@@ -56,12 +63,15 @@ class Saver:
 
         Args:
             doubt_at: Epoch seconds of the last doubt in the life of the grant.
+            claims: Those of its ID token, if they are checked.
 
         Returns:
             The record that is stored now, and whether it is ours; where another
             took its place, what came is dropped or revoked (protocol §6).
         """
         mine = self._successor(base, answer, want, doubt_at=doubt_at)
+        if claims is not None:
+            mine = dataclasses.replace(mine, claims=claims, id_token=answer.id_token)
         record, saved = await self._write(base, mine)
         if saved:
             self._report(base, mine, answer)
@@ -163,13 +173,12 @@ class Saver:
             "doubt_at": doubt_at,
             "failure": None,
             "not_before": None,
+            "holds": self._other_holds(base, want),
             "saved_at": now,
             "extra": answer.extra or base.extra,
         }
         if answer.refresh_token is not None or answer.refresh_expires_at is not None:
             changes["refresh_expires_at"] = answer.refresh_expires_at
-        if want.forced:
-            changes["forced_at"] = now
         if answer.access_token is None:
             failure = unusable(answer, now)
             changes["failure"] = failure
@@ -183,11 +192,23 @@ class Saver:
         if before is not None and not _later(token, before):
             lifetime = (token.expires_at or now) - token.issued_at
             gap = policy.progress_gap(lifetime)
-            changes["not_before"] = context.cache.store_now() + gap
+            hold = Hold(want.key, context.cache.store_now() + gap)
+            changes["holds"] = (*self._other_holds(base, want), hold)
         return next_version(base, **changes)
+
+    def _other_holds(self, base: Record, want: Want) -> tuple[Hold, ...]:
+        """Return what holds for other tokens, but for what is over without failure."""
+        now = self._context.cache.store_now()
+        return tuple(
+            hold
+            for hold in base.holds
+            if hold.key != want.key and (hold.failure or hold.not_before > now)
+        )
 
     def _stored(self, base: Record, answer: TokenSet, want: Want) -> StoredToken:
         """Return the access token as it is stored, its soft point drawn once."""
+        before = base.token(want.key)
+        forced_at = before.forced_at if before else None
         return StoredToken(
             key=want.key,
             access_token=answer.access_token or "",
@@ -198,6 +219,7 @@ class Saver:
                 answer.issued_at, answer.expires_at, self._context.rng
             ),
             scope=answer.scope or want.key.scope or base.scope,
+            forced_at=self._context.clock.time() if want.forced else forced_at,
         )
 
     def _onto(self, mine: Record, found: Record) -> Record:

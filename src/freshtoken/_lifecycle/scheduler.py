@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from freshtoken._foundation.waiting import Waker, sleep_or_woken
 from freshtoken._lifecycle.events import log_fault
-from freshtoken._lifecycle.local import instant
+from freshtoken._lifecycle.local import NEVER, instant
 from freshtoken._lifecycle.policy import Want
 
 if TYPE_CHECKING:
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 LONGEST_SLEEP = 30.0
 """Seconds after which the clocks are compared again, to notice a suspended machine."""
+SWEEP_EVERY = 300.0
+"""Seconds between two looks for sessions that nobody needs in memory."""
+SWEEP = 1_000
+"""Sessions that are looked at in one go, to forget those that nobody needs."""
 _JUMP = 1.0
 """Seconds of difference between the two clocks that count as a jump."""
 
@@ -84,10 +88,16 @@ class Agenda:
         if ahead > 0.0:
             self._heap = [item._replace(at=item.at - ahead) for item in self._heap]
 
-    def next_in(self, now: Instant) -> float | None:
-        """Seconds until something is due; ``None`` if nothing is planned."""
+    def next_in(self, now: Instant) -> float:
+        """Seconds until something is due; infinite if nothing is planned."""
         with self._lock:
-            return self._heap[0].at - now.mono if self._heap else None
+            return self._heap[0].at - now.mono if self._heap else NEVER
+
+    def prune(self, keep: Callable[[Item], bool]) -> None:
+        """Remove what is of no use any more."""
+        with self._lock:
+            self._heap = [item for item in self._heap if keep(item)]
+            heapq.heapify(self._heap)
 
     def listen(self, waker: Waker) -> None:
         """Wake *waker* when something earlier is planned."""
@@ -128,6 +138,7 @@ class Scheduler:
         self._cache = cache
         self._clock = clock
         self._fly = fly
+        self._sweep_at = clock.monotonic() + SWEEP_EVERY
 
     async def run(self) -> None:
         """Renew what is due, for ever; one fault does not end it."""
@@ -138,14 +149,30 @@ class Scheduler:
                 now = instant(self._clock)
                 for item in self._agenda.take_due(now):
                     self._handle_safely(item, now)
-                pause = self._agenda.next_in(now)
-                if pause is None:
-                    await waker.wait()
-                else:
-                    pause = min(max(pause, 0.0), LONGEST_SLEEP)
-                    await sleep_or_woken(self._clock, pause, waker)
+                self._sweep(now)
+                pause = min(self._next_look(now), self._sweep_at - now.mono)
+                await sleep_or_woken(self._clock, max(pause, 0.0), waker)
             finally:
                 self._agenda.unlisten(waker)
+
+    def _next_look(self, now: Instant) -> float:
+        """Seconds until the agenda has to be looked at; never, if it is empty."""
+        due_in = self._agenda.next_in(now)
+        return due_in if due_in == NEVER else min(due_in, LONGEST_SLEEP)
+
+    def _sweep(self, now: Instant) -> None:
+        """Forget idle sessions; soon again where there were some."""
+        if now.mono < self._sweep_at:
+            return
+        forgotten = self._cache.sweep(SWEEP)
+        self._sweep_at = now.mono + (1.0 if forgotten else SWEEP_EVERY)
+        if len(self._agenda) > 2 * len(self._cache) + SWEEP:
+            self._agenda.prune(self._is_current)
+
+    def _is_current(self, item: Item) -> bool:
+        """Tell whether an entry's token is still the one at hand."""
+        local = self._cache.get(item.session_id)
+        return local is not None and local.live.get(item.key) is item.live
 
     def _handle_safely(self, item: Item, now: Instant) -> None:
         try:
@@ -161,7 +188,7 @@ class Scheduler:
         """
         local = self._cache.get(item.session_id)
         live = item.live
-        if local is None or local.live.get(item.key) is not live:
+        if local is None or not self._is_current(item):
             return
         if live.expired(now) and not live.used:
             others = local.live.values()
@@ -174,7 +201,8 @@ class Scheduler:
             self._agenda.put_off(item.session_id, item.key, live, at)
         elif not live.used:
             self._agenda.put_off(item.session_id, item.key, live, live.end_mono)
-        elif local.not_before_mono > now.mono:
-            self._agenda.put_off(item.session_id, item.key, live, local.not_before_mono)
+        elif local.held_until(item.key) > now.mono:
+            at = local.held_until(item.key)
+            self._agenda.put_off(item.session_id, item.key, live, at)
         else:
             self._fly(item.session_id, Want(item.key, seen=live.token.reveal()))

@@ -20,7 +20,7 @@ from freshtoken._foundation.records import (
 )
 from freshtoken._foundation.secret import Secret
 from freshtoken._lifecycle import policy
-from freshtoken._lifecycle.cache import SessionCache
+from freshtoken._lifecycle.cache import SessionCache, owner_pair
 from freshtoken._lifecycle.context import new_id
 from freshtoken._lifecycle.events import EventSink, LifetimeUnknown, SessionEnded
 from freshtoken._lifecycle.refresh import ended_record
@@ -104,7 +104,7 @@ class SessionKeeper:
             grant_type="client_credentials",
             grant_id=new_id(self._rng),
             scope=scopes,
-            resource=resource or None,
+            resource=(resource,) if resource else (),
             saved_at=self._clock.time(),
         )
         session_id = client_session_id(self._client, scopes, resource)
@@ -124,7 +124,7 @@ class SessionKeeper:
         found = (await self._store.read(session_id)).record
         while True:
             if found is not None:
-                self._check_owner(session_id, found)
+                self.check_owner(session_id, found)
                 if not replace and (found.ended is None or not revive):
                     self._cache.adopt(session_id, found)
                     return session_of(session_id, found)
@@ -139,23 +139,28 @@ class SessionKeeper:
                 return session_of(session_id, record)
             found = result.record
 
-    def _check_owner(self, session_id: str, found: Record) -> None:
+    def check_owner(self, session_id: str, found: Record) -> None:
         """Refuse a name that another client's session has in this store."""
         mine = (self._client.issuer, self._client.client_id)
-        if (found.issuer, found.client_id) != mine:
+        if owner_pair(found) != mine:
             raise MisconfiguredError(
-                f"the name is taken by a session of {found.issuer} for the client "
-                f"{found.client_id}: choose another name, or another store",
+                f"the name belongs to a session of {found.issuer} for the client "
+                f"{found.client_id}: use the manager that made it, another name, or "
+                "another store",
                 setting="session_id",
                 session_id=session_id,
             )
 
-    async def end(self, session_id: str) -> str | None:
-        """End a session; return the refresh token that is to be revoked."""
+    async def end(
+        self, session_id: str, *, reason: str = "signed_out"
+    ) -> Record | None:
+        """End a session; return what it was, with the token that is to be revoked."""
         found = (await self._store.read(session_id)).record
         while found is not None and found.ended is None:
-            self._check_owner(session_id, found)
-            ended = Ended(reason="signed_out", at=self._clock.time())
+            if found.grant_type == "sign_in":
+                return None  # A sign-in under way, which is no session.
+            self.check_owner(session_id, found)
+            ended = Ended(reason=reason, at=self._clock.time())
             tombstone = ended_record(found, ended)
             try:
                 result = await self._store.swap(session_id, found.pair, tombstone)
@@ -168,10 +173,8 @@ class SessionKeeper:
                     raise
             if applied:
                 self._cache.end_locally(session_id, tombstone)
-                self._sink.emit(
-                    SessionEnded(session_id=session_id, reason="signed_out")
-                )
-                return found.refresh_token
+                self._sink.emit(SessionEnded(session_id=session_id, reason=reason))
+                return found
             found = now_there
         self._cache.adopt(session_id, found)
         return None
@@ -261,6 +264,25 @@ def check_scope(scope: object) -> tuple[str, ...] | None:
             "scope has to be a text, or texts without blanks", setting="scope"
         )
     return parse_scope(texts)
+
+
+def check_text(setting: str, value: object) -> str | None:
+    """Return a text or nothing; refuse everything else."""
+    if value is None or isinstance(value, str):
+        return value
+    raise MisconfiguredError(f"{setting} has to be a text", setting=setting)
+
+
+def check_seconds(setting: str, value: object) -> float | None:
+    """Return a number of seconds or nothing; refuse everything else."""
+    if value is None:
+        return None
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or math.isnan(value):  # type: ignore[arg-type]  # a number
+        raise MisconfiguredError(
+            f"{setting} has to be a number of seconds", setting=setting
+        )
+    return float(value)  # type: ignore[arg-type]  # a number
 
 
 def check_instant(setting: str, value: object) -> float | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from freshtoken._foundation.records import AccessToken, EntryKey
+from freshtoken._foundation.records import DEFAULT_ENTRY, AccessToken, EntryKey
 from freshtoken._foundation.waiting import running_loop
 from freshtoken._lifecycle import policy
 from freshtoken._lifecycle.cache import SessionCache
@@ -80,13 +80,17 @@ class Supply:
             call = decide(local, ask, now)
             token = self._at_once(session_id, ask.key, live, call)
             if token is None and call is Call.FAIL and local is not None:
-                raise self._known_error(session_id, local)
+                raise self._known_error(session_id, local, ask.key)
             if token is None:
                 flight = self.runtime().fly(session_id, _want(ask, live, call))
                 refreshing = not flight.want.look and not flight.arrived
                 looking = call is Call.SERVE_AND_LOOK and refreshing
                 if looking and live is not None and not live.past_hard(now):
                     return live.token  # The refresh under way looks for itself.
+                if flight.want.look and await self._slow(flight):
+                    live = self._good(session_id, ask)
+                    if live is not None:
+                        return live.token
                 token = await self._await(session_id, ask, flight, deadline)
             # After a look the call is decided again: the token may be due.
             if token is not None and call is not Call.SERVE_AND_LOOK:
@@ -113,9 +117,24 @@ class Supply:
             error: Exception = impatient_error(session_id, self._issuer)
             return self._serve_or_raise(session_id, ask, error)
         if flight.error is not None:
-            error = self.error(session_id, flight.error)
+            error = self.error(session_id, flight.error, ask.key)
             return self._serve_or_raise(session_id, ask, error)
         return self._brought(session_id, ask, flight)
+
+    async def _slow(self, flight: Flight) -> bool:
+        """Wait a moment for a look at the store; tell whether it takes longer."""
+        until = flight.begun_at + policy.LOOK_PATIENCE
+        if self._monotonic() >= until:
+            return not flight.arrived
+        return not await self.runtime().wait(flight, until)
+
+    def _good(self, session_id: str, ask: Ask) -> LiveToken | None:
+        """Return the token at hand, if it is what the caller asked for."""
+        local = self._cache.get(session_id)
+        live = local.live.get(ask.key) if local else None
+        if live is not None and good_for(live, ask, instant(self._clock)):
+            return live
+        return None
 
     def _renew_soon(self, session_id: str, key: EntryKey, live: LiveToken) -> None:
         """Begin a flight that nobody waits for, if this loop can."""
@@ -125,9 +144,8 @@ class Supply:
 
     def _brought(self, session_id: str, ask: Ask, flight: Flight) -> AccessToken | None:
         """Return what a flight brought this caller, or ``None`` to look again."""
-        local = self._cache.get(session_id)
-        live = local.live.get(ask.key) if local else None
-        if live is not None and good_for(live, ask, instant(self._clock)):
+        live = self._good(session_id, ask)
+        if live is not None:
             live.used = True
             return live.token
         early, now = flight.early, self._clock.time()
@@ -150,14 +168,16 @@ class Supply:
         self, session_id: str, ask: Ask, error: Exception
     ) -> AccessToken:
         """Serve a token that still lives, or raise why there is no other."""
-        local = self._cache.get(session_id)
-        live = local.live.get(ask.key) if local else None
-        if live is not None and good_for(live, ask, instant(self._clock)):
+        live = self._good(session_id, ask)
+        if live is not None:
             return live.token
         raise error
 
     def error(
-        self, session_id: str, error: Exception | FlightFailure
+        self,
+        session_id: str,
+        error: Exception | FlightFailure,
+        key: EntryKey = DEFAULT_ENTRY,
     ) -> FreshTokenError:
         """Return this caller's own copy of a flight's failure."""
         local = self._cache.get(session_id)
@@ -165,20 +185,22 @@ class Supply:
             error,
             session_id=session_id,
             issuer=self._issuer,
-            retry_in=self._retry_in(local),
+            retry_in=self._retry_in(local, key),
             client_refused=self._server.client_breaker.is_open,
         )
 
-    def _known_error(self, session_id: str, local: LocalSession) -> Exception:
+    def _known_error(
+        self, session_id: str, local: LocalSession, key: EntryKey
+    ) -> Exception:
         """Return the error for what is known of a session without asking anybody."""
         ended = local.record.ended
-        failure = None if ended else local.record.failure
-        return self.error(session_id, FlightFailure(failure, ended))
+        failure = None if ended else policy.known_failure(local.record, key)
+        return self.error(session_id, FlightFailure(failure, ended), key)
 
-    def _retry_in(self, local: LocalSession | None) -> float | None:
+    def _retry_in(self, local: LocalSession | None, key: EntryKey) -> float | None:
         if local is None:
             return None
-        return max(local.not_before_mono - self._monotonic(), 0.0) or None
+        return max(local.held_until(key) - self._monotonic(), 0.0) or None
 
 
 def _want(ask: Ask, live: LiveToken | None, call: Call) -> Want:

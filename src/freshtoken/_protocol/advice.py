@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from http import HTTPStatus
+from types import MappingProxyType
 
-from freshtoken._foundation.records import Failure
+from freshtoken._foundation.records import NOTHING, Failure
 from freshtoken.errors import (
     AccessDeniedError,
     ClientRejectedError,
@@ -37,13 +39,44 @@ _NEXT = {
     ),
 }
 
+# The same for a sign-in, where there is no session yet and a code is never sent twice.
+_NEXT_SIGN_IN = {
+    Disposition.RETRY: (
+        "It may heal by itself: begin a new sign-in in a moment; if it lasts, the "
+        "server's operator has to look."
+    ),
+    Disposition.SIGN_IN: (
+        "Begin a new sign-in: a code is good once, soon, and for one sign-in only."
+    ),
+    Disposition.DENIED: (
+        "The user declined, or the account or a policy stands in the way: ask the "
+        "user, then an administrator."
+    ),
+    Disposition.UNCLEAR: "It does not say why: begin a new sign-in.",
+}
+_LET_THE_USER_ACT = (
+    "Begin a new sign-in, in which the user can act (without prompt=none)."
+)
+# The user has something to do at the server (OpenID Connect Core §3.1.2.6).
+_FOR_THE_USER = frozenset(
+    {
+        "account_selection_required",
+        "consent_required",
+        "interaction_required",
+        "login_required",
+    }
+)
+
 _SETTINGS = {
+    "authorization_request": "what the sign-in asks for (scope, redirect_uri, extra)",
     "certificate": "the server's certificate, its host name and the CA bundle in use",
     "client_id": "client_id and what the server has registered for it",
     "client_secret": "client_secret (or private_key) and token_endpoint_auth_method",
     "dpop": "whether the server asks for DPoP",
     "error_codes": "what error_codes says on this code",
+    "extra": "the further parameters of the authorization request (extra=)",
     "grant_type": "which grants the server allows this client",
+    "jwks_uri": "jwks_uri in the server's metadata",
     "issuer": "issuer, or give the endpoints as metadata with discovery=None",
     "resource": "resource and what the server knows of it",
     "revocation_endpoint": "revocation_endpoint in the server's metadata",
@@ -110,6 +143,32 @@ def what_next(disposition: Disposition, setting: str | None) -> str:
     return _NEXT[disposition]
 
 
+def for_sign_in(failure: Failure) -> Failure:
+    """Return a failure whose advice fits a sign-in: there is no session yet."""
+    if failure.disposition is Disposition.MISCONFIGURED:
+        happened = failure.advice.removesuffix("; the session is kept.")
+        if happened == failure.advice:
+            return failure
+        return replace(failure, advice=f"{happened}; then begin a new sign-in.")
+    words = _NEXT_SIGN_IN.get(failure.disposition)
+    if failure.disposition is Disposition.SIGN_IN and failure.error in _FOR_THE_USER:
+        words = _LET_THE_USER_ACT
+    if words is None or failure.advice.endswith(words):
+        return failure
+    happened = failure.advice.removesuffix(_NEXT[failure.disposition])
+    return replace(failure, advice=f"{happened.rstrip()} {words}")
+
+
+def for_keys(failure: Failure) -> Failure:
+    """Return a failure whose advice fits a key set that cannot be had."""
+    tail = what_next(failure.disposition, failure.setting)
+    happened = failure.advice.removesuffix(tail).rstrip()
+    place = _SETTINGS.get(failure.setting or "", failure.setting)
+    look = f"look at {place}" if place else "ask again in a moment"
+    words = f"{happened} Without the issuer's keys no token can be checked: {look}."
+    return replace(failure, advice=words)
+
+
 def error_for(
     failure: Failure,
     *,
@@ -158,6 +217,22 @@ def error_for(
         error.expected = str(failure.extra["expected"])
         error.received = str(failure.extra["received"])
     return error
+
+
+def failure_from(error: MisconfiguredError, *, at: float = 0.0) -> Failure:
+    """Return what a session keeps of a wrong setting that an exchange brought up."""
+    extra: dict[str, object] = dict(error.extra)
+    if isinstance(error, IssuerMismatchError):
+        extra.update(expected=error.expected, received=error.received)
+    return Failure(
+        disposition=Disposition.MISCONFIGURED,
+        advice=str(error),
+        setting=error.setting,
+        status=error.status,
+        sent=False,
+        extra=MappingProxyType(extra) if extra else NOTHING,
+        at=at,
+    )
 
 
 def _error_class(failure: Failure) -> type[FreshTokenError]:

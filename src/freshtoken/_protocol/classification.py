@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from types import MappingProxyType
 
-from freshtoken._foundation.records import NOTHING, Failure
+from freshtoken._foundation.records import Failure
 from freshtoken._foundation.secret import redact
 from freshtoken._protocol import advice
-from freshtoken._protocol.advice import error_for
+from freshtoken._protocol.advice import error_for, failure_from
 from freshtoken._protocol.error_answer import ErrorAnswer, read_error, spellings
 from freshtoken._protocol.exchange import Response
 from freshtoken._protocol.headers import (
@@ -24,12 +24,13 @@ from freshtoken._protocol.headers import (
     request_id,
     retry_after,
 )
-from freshtoken.errors import Disposition, IssuerMismatchError, MisconfiguredError
+from freshtoken.errors import Disposition
 
 __all__ = [
     "classify",
     "error_for",
     "failure_from",
+    "meaning_at_browser",
     "transport_failure",
     "unusable_answer",
 ]
@@ -48,8 +49,10 @@ _REDIRECT = 3
 
 REFRESH = "refresh_token"
 CLIENT_CREDENTIALS = "client_credentials"
+AUTHORIZATION_CODE = "authorization_code"
 REVOCATION = "revocation"
 DISCOVERY = "discovery"
+KEY_SET = "key_set"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +102,13 @@ _CODES: Mapping[Disposition, Mapping[str, str | None]] = {
         "use_dpop_nonce": "dpop",
         "invalid_authorization_details": "authorization_details",
         "unsupported_token_type": "revocation_endpoint",
+        # Said to the browser (RFC 6749 §4.1.2.1, OpenID Connect Core §3.1.2.6).
+        "unsupported_response_type": "client_id",
+        "invalid_request_object": "extra",
+        "invalid_request_uri": "extra",
+        "registration_not_supported": "extra",
+        "request_not_supported": "extra",
+        "request_uri_not_supported": "extra",
     },
 }
 
@@ -164,7 +174,11 @@ _AADSTS_TEXT = re.compile(r"AADSTS([0-9]{5,8})")
 _WORD_BREAKS = re.compile(r"[\s_\-.]+")
 
 # What is asked where; the setting that leads there.
-_PLACES = {REVOCATION: "revocation_endpoint", DISCOVERY: "issuer"}
+_PLACES = {
+    REVOCATION: "revocation_endpoint",
+    DISCOVERY: "issuer",
+    KEY_SET: "jwks_uri",
+}
 
 # Where a server that speaks OAuth may refuse without a body that does.
 _OAUTH_STATUSES = frozenset({HTTPStatus.BAD_REQUEST, HTTPStatus.UNAUTHORIZED})
@@ -210,6 +224,16 @@ def _build_table() -> Mapping[str, Meaning]:
 
 
 _TABLE = _build_table()
+# At the browser no client was authenticated, and a user who cannot meet a requirement
+# could not the next time either.
+_AT_BROWSER = {
+    _compact(meaning.code): meaning
+    for meaning in (
+        Meaning(MISCONFIGURED, "invalid_client", "client_id"),
+        Meaning(MISCONFIGURED, "invalid_request", "authorization_request"),
+        Meaning(DENIED, "unmet_authentication_requirements"),
+    )
+}
 
 
 def classify(
@@ -224,7 +248,8 @@ def classify(
     """Grade an answer without usable tokens.
 
     Args:
-        grant_type: ``grant_type`` of the request, or ``"revocation"``, ``"discovery"``.
+        grant_type: ``grant_type`` of the request, or ``"revocation"``, ``"discovery"``,
+            ``"key_set"``.
         refreshed_before: This grant has been refreshed with success before, so that
             its requests are known to be well-formed.
         error_codes: The caller's own table, which goes before this one.
@@ -327,20 +352,16 @@ def transport_failure(
     )
 
 
-def failure_from(error: MisconfiguredError, *, at: float = 0.0) -> Failure:
-    """Return what a session keeps of a wrong setting that an exchange brought up."""
-    extra: dict[str, object] = dict(error.extra)
-    if isinstance(error, IssuerMismatchError):
-        extra.update(expected=error.expected, received=error.received)
-    return Failure(
-        disposition=MISCONFIGURED,
-        advice=str(error),
-        setting=error.setting,
-        status=error.status,
-        sent=False,
-        extra=MappingProxyType(extra) if extra else NOTHING,
-        at=at,
-    )
+def meaning_at_browser(
+    code: str, error_codes: Mapping[str, Disposition] | None = None
+) -> Meaning | None:
+    """Return what a code means that a browser was sent back with, if that is known.
+
+    Args:
+        error_codes: The caller's own table, which goes before this one.
+    """
+    own = _own_meaning(code, error_codes or {})
+    return own or _AT_BROWSER.get(_compact(code)) or _TABLE.get(_compact(code))
 
 
 def _wait(
@@ -359,12 +380,10 @@ def _meaning(
     """Return the server's code and what it means, if that is known."""
     numbers = _entra_numbers(answer)
     spelled = (*answer.codes, *answer.hints)
-    own_table = {_compact(code): disposition for code, disposition in own.items()}
     for code in (*spelled, *(f"AADSTS{number}" for number in numbers)):
-        disposition = own_table.get(_compact(code))
-        if disposition is not None:
-            setting = "error_codes" if disposition is MISCONFIGURED else None
-            return code, Meaning(disposition, code, setting, fixed=True)
+        meaning = _own_meaning(code, own)
+        if meaning is not None:
+            return code, meaning
     # What stands in other members counts only where there is no error code.
     named = answer.codes or answer.hints
     known = [(code, _TABLE[_compact(code)]) for code in named if _is_known(code)]
@@ -375,6 +394,16 @@ def _meaning(
         if number in _AADSTS:
             return first or f"AADSTS{number}", _TABLE[_compact(_AADSTS[number])]
     return known[0] if known else (first, None)
+
+
+def _own_meaning(code: str, own: Mapping[str, Disposition]) -> Meaning | None:
+    """Return what a code means by the caller's own table."""
+    wanted = _compact(code)
+    for name, disposition in own.items():
+        if _compact(name) == wanted:
+            setting = "error_codes" if disposition is MISCONFIGURED else None
+            return Meaning(disposition, code, setting, fixed=True)
+    return None
 
 
 def _is_known(code: str) -> bool:
@@ -417,8 +446,9 @@ def _grade(
     # 2. Redirects are not followed: a token request goes to one address.
     if status // 100 == _REDIRECT:
         return _Grade(MISCONFIGURED, _place(grant_type))
-    # 3. A code that is known, under any 4xx or a 2xx.
-    if meaning is not None:
+    # 3. A code that is known, under any 4xx or a 2xx. Public keys are nobody's grant,
+    #    and asked for without credentials: there a code says nothing of either.
+    if meaning is not None and (grant_type != KEY_SET or meaning.disposition is RETRY):
         return _grade_meaning(meaning, grant_type, refreshed=refreshed)
     # 4. A 2xx without tokens and without code makes no statement about the grant.
     if status // 100 == _SUCCESS and not answer.codes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import KW_ONLY, dataclass
 from types import MappingProxyType
 from typing import Literal, NoReturn, Self, TypeAlias, get_args
@@ -13,6 +13,7 @@ from freshtoken._protocol.settings import (
     check_duration,
     check_flag,
     check_identifier,
+    check_leeway,
     check_members,
     refuse,
 )
@@ -41,6 +42,8 @@ AuthMethod = Literal[
     "none",
 ]
 Discovery = Literal["oidc", "oauth"]
+
+DEFAULT_LEEWAY = 30.0
 
 AUTH_METHODS: tuple[str, ...] = get_args(AuthMethod)
 SECRET_METHODS = ("client_secret_basic", "client_secret_post", "client_secret_jwt")
@@ -94,12 +97,20 @@ class OAuthClient:
             an API refuses it.
         error_codes: What further error codes of this server mean; goes before the
             library's own table.
+        id_token_signed_response_alg: How the server signs this client's ID tokens, if
+            not with RS256; what the metadata list does not widen it. ``HS256`` and its
+            like need the *client_secret*.
+        leeway: Seconds by which ``exp``, ``iat``, ``nbf`` and ``auth_time`` may be off;
+            at most 300.
+        trusted_audiences: Further audiences that an ID token may name beside this
+            client.
+        check_azp: Whether ``azp`` of an ID token has to name this client.
         allow_insecure_transport: Allow plain ``http`` to any host, for tests only.
 
     Raises:
         MisconfiguredError: A value is of no use; ``.setting`` names the parameter.
 
-    Spec: RFC 6749 §2, RFC 8414 §2, OpenID Connect Core §9.
+    Spec: RFC 6749 §2, RFC 8414 §2, OpenID Connect Core §3.1.3.7, §9.
     """
 
     issuer: str
@@ -118,6 +129,10 @@ class OAuthClient:
     form_encode_basic: bool = True
     default_lifetime: float | None = None
     error_codes: Mapping[str, Disposition] | None = None
+    id_token_signed_response_alg: str | None = None
+    leeway: float = DEFAULT_LEEWAY
+    trusted_audiences: Collection[str] = ()
+    check_azp: bool = False
     allow_insecure_transport: bool = False
 
     def __post_init__(self) -> None:
@@ -139,6 +154,7 @@ class OAuthClient:
             self._replace("private_key", key)
         self._check_authentication()
         self._check_metadata()
+        self._check_id_token_rules()
         self._check_rest()
 
     @property
@@ -226,6 +242,26 @@ class OAuthClient:
         named = self.metadata.get("issuer")
         if named is not None and named != self.issuer:
             raise issuer_mismatch(self.issuer, named)
+
+    def _check_id_token_rules(self) -> None:
+        """Refuse rules for ID tokens that could not be kept."""
+        check_flag("check_azp", self.check_azp)
+        check_leeway("leeway", self.leeway)
+        audiences = self.trusted_audiences
+        if isinstance(audiences, str) or not isinstance(audiences, Collection):
+            refuse("trusted_audiences", "is not a collection of texts")
+        for audience in audiences:
+            check_identifier("trusted_audiences", audience)
+        self._replace("trusted_audiences", tuple(audiences))
+        algorithm = self.id_token_signed_response_alg
+        if algorithm is None:
+            return
+        setting = "id_token_signed_response_alg"
+        if algorithm not in (*ASYMMETRIC_ALGORITHMS, *HMAC_ALGORITHMS):
+            known = ", ".join((*ASYMMETRIC_ALGORITHMS, *HMAC_ALGORITHMS))
+            refuse(setting, f"is none of {known}")
+        if algorithm in HMAC_ALGORITHMS and self.client_secret is None:
+            refuse(setting, f"is {algorithm}, which needs a client_secret")
 
     def _check_rest(self) -> None:
         """Refuse a lifetime or table of error codes that cannot be used."""

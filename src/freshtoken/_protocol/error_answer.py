@@ -32,6 +32,8 @@ _ID_MEMBERS = ("correlation_id", "trace_id", "request_id", "fbtrace_id", "errorI
 _SECRET_MEMBERS = re.compile(
     r"token|secret|password|assertion|verifier|credential|cookie|^code$", re.IGNORECASE
 )
+# RFC 3986 §2, without what would end an attribute or a tag on a page.
+_WEB_ADDRESS = re.compile(r"https?://[!#$%&'()*+,\-./0-9:;=?@A-Z\[\]_a-z~]+")
 _MAX_CODE = 200
 _MAX_ITEMS = 20
 _MAX_LEVELS = 3
@@ -109,7 +111,7 @@ def read_error(response: Response, hidden: tuple[str, ...] = ()) -> ErrorAnswer:
         codes=tuple(code for code in _codes(error) if len(code) <= _MAX_CODE),
         hints=tuple(hints),
         description=redact(description, *hidden) if description else None,
-        error_uri=_clean_uri(uri, hidden),
+        error_uri=clean_uri(uri, hidden),
         request_id=found_id,
         extra=_frozen(extra),
     )
@@ -170,12 +172,12 @@ def _clean_identifier(value: object, hidden: tuple[str, ...]) -> str | None:
     return None if found is None or any(item in found for item in hidden) else found
 
 
-def _clean_uri(value: object, hidden: tuple[str, ...]) -> str | None:
+def clean_uri(value: object, hidden: tuple[str, ...]) -> str | None:
     """Return a web address without its query, if it is one and holds no secret."""
     if not isinstance(value, str) or not value.startswith(("https://", "http://")):
         return None
     uri = strip_query(value)
-    fits = uri.isascii() and uri.isprintable() and len(uri) <= _MAX_CODE
+    fits = _WEB_ADDRESS.fullmatch(uri) is not None and len(uri) <= _MAX_CODE
     return uri if fits and not any(item in uri for item in hidden) else None
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from freshtoken._foundation.records import TokenSet
 from freshtoken._foundation.secret import Secret, reveal
 from freshtoken._protocol.classification import (
+    AUTHORIZATION_CODE,
     CLIENT_CREDENTIALS,
     REFRESH,
     REVOCATION,
@@ -17,6 +18,7 @@ from freshtoken._protocol.client import OAuthClient
 from freshtoken._protocol.client_auth import authenticate
 from freshtoken._protocol.exchange import Conversation, ExchangeError, Request
 from freshtoken._protocol.metadata import ServerMetadata
+from freshtoken._protocol.pkce import check_code_verifier
 from freshtoken._protocol.token_response import parse_token_response
 
 _ACCEPT = ("Accept", "application/json")
@@ -25,7 +27,9 @@ _SUCCESS = 2
 # servers say so with an error.
 _REVOKED = frozenset({"invalid_grant", "invalid_token"})
 # What may be echoed in an error, and must not be shown.
-_SECRET_PARAMETERS = frozenset({"refresh_token", "token", "client_assertion"})
+_SECRET_PARAMETERS = frozenset(
+    {"client_assertion", "code", "code_verifier", "refresh_token", "token"}
+)
 
 
 def refresh(
@@ -37,7 +41,7 @@ def refresh(
     now: float,
     rng: random.Random,
     scope: str | Iterable[str] | None = None,
-    resource: str | None = None,
+    resource: str | Iterable[str] | None = None,
     refreshed_before: bool = False,
 ) -> Conversation[TokenSet]:
     """Ask for a new access token with a refresh token.
@@ -48,7 +52,7 @@ def refresh(
         now: Epoch seconds.
         rng: Makes the identifiers of client assertions.
         scope: Less than was granted; by default the same.
-        resource: The API that the token is for (RFC 8707 §2.2).
+        resource: The APIs that the token is for (RFC 8707 §2.2).
         refreshed_before: This grant has been refreshed with success before.
 
     Raises:
@@ -65,7 +69,7 @@ def refresh(
             ("grant_type", REFRESH),
             ("refresh_token", reveal(refresh_token)),
             ("scope", _join(scope)),
-            ("resource", resource),
+            *_resources(resource),
         ),
         credential=credential,
         now=now,
@@ -83,6 +87,66 @@ def refresh(
     )
 
 
+def authorization_code(
+    client: OAuthClient,
+    metadata: ServerMetadata,
+    *,
+    code: str | Secret,
+    code_verifier: str | Secret,
+    redirect_uri: str,
+    credential: Secret | None,
+    now: float,
+    rng: random.Random,
+    scope: str | Iterable[str] | None = None,
+    resource: Iterable[str] = (),
+) -> Conversation[TokenSet]:
+    """Redeem an authorization code.
+
+    Args:
+        code: As the browser brought it, sent octet for octet.
+        code_verifier: The one of this sign-in (RFC 7636 §4.5).
+        redirect_uri: As in the authorization request, octet for octet.
+        credential: The client secret as it is now.
+        now: Epoch seconds.
+        rng: Makes the identifiers of client assertions.
+        scope: What was asked for; not sent.
+        resource: The APIs that the token is for (RFC 8707 §2.2).
+
+    Raises:
+        ExchangeError: No tokens came; see `parse_token_response`.
+        MisconfiguredError: The request cannot be made.
+
+    Spec: RFC 6749 §4.1.3, RFC 7636 §4.5.
+    """
+    verifier = reveal(code_verifier)
+    # An empty one would be left out, and the proof with it.
+    check_code_verifier(verifier)
+    request = _build_request(
+        client,
+        metadata,
+        "token",
+        (
+            ("grant_type", AUTHORIZATION_CODE),
+            ("code", reveal(code)),
+            ("redirect_uri", redirect_uri),
+            ("code_verifier", verifier),
+            *_resources(resource),
+        ),
+        credential=credential,
+        now=now,
+        rng=rng,
+    )
+    response = yield request
+    return parse_token_response(
+        response,
+        grant_type=AUTHORIZATION_CODE,
+        requested_scope=scope,
+        default_lifetime=client.default_lifetime,
+        error_codes=client.error_codes,
+        secrets=_secrets(request, credential),
+    )
+
+
 def client_credentials(
     client: OAuthClient,
     metadata: ServerMetadata,
@@ -91,7 +155,7 @@ def client_credentials(
     now: float,
     rng: random.Random,
     scope: str | Iterable[str] | None = None,
-    resource: str | None = None,
+    resource: str | Iterable[str] | None = None,
 ) -> Conversation[TokenSet]:
     """Ask for an access token in the client's own name.
 
@@ -100,7 +164,7 @@ def client_credentials(
         now: Epoch seconds.
         rng: Makes the identifiers of client assertions.
         scope: What the token is to be good for.
-        resource: The API that the token is for (RFC 8707 §2.2).
+        resource: The APIs that the token is for (RFC 8707 §2.2).
 
     Raises:
         ExchangeError: No tokens came; see `parse_token_response`.
@@ -115,7 +179,7 @@ def client_credentials(
         (
             ("grant_type", CLIENT_CREDENTIALS),
             ("scope", _join(scope)),
-            ("resource", resource),
+            *_resources(resource),
         ),
         credential=credential,
         now=now,
@@ -205,6 +269,12 @@ def _build_request(
 def _join(scope: str | Iterable[str] | None) -> str:
     """Return scope values as one text, in the order given (RFC 6749 §3.3)."""
     return scope if isinstance(scope, str) else " ".join(scope or ())
+
+
+def _resources(resource: str | Iterable[str] | None) -> Iterable[tuple[str, str]]:
+    """Return one parameter for each API, in the order given (RFC 8707 §2)."""
+    uris = (resource,) if isinstance(resource, str) else resource or ()
+    return [("resource", uri) for uri in uris]
 
 
 def _secrets(request: Request, credential: Secret | None) -> tuple[str, ...]:

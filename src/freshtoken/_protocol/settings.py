@@ -10,6 +10,7 @@ from freshtoken.errors import MisconfiguredError
 
 # Ten years: whatever lives longer is the same to a client, and sums stay small.
 MAX_LIFETIME = 10 * 365 * 86_400
+MAX_LEEWAY = 300.0
 
 
 def refuse(setting: str, why: str) -> NoReturn:
@@ -43,6 +44,14 @@ def check_duration(setting: str, value: object) -> None:
         refuse(setting, "is not a number of seconds")
     if not 0 < value <= MAX_LIFETIME:
         refuse(setting, "is not between 0 seconds and ten years")
+
+
+def check_leeway(setting: str, value: object) -> None:
+    """Refuse what is not a number of seconds from 0 to 300."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        refuse(setting, "is not a number of seconds")
+    if not 0 <= value <= MAX_LEEWAY:
+        refuse(setting, "is not between 0 and 300 seconds: mend the clocks instead")
 
 
 def check_members(setting: str, value: object, kind: type) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 from collections.abc import Mapping
@@ -21,6 +20,7 @@ from jwt.algorithms import (
 from jwt.exceptions import PyJWTError
 
 from freshtoken._foundation.secret import MASK, Secret, refuse_pickle, reveal
+from freshtoken._protocol.base64url import encode_base64url
 from freshtoken._protocol.settings import check_identifier, refuse
 
 PrivateKey: TypeAlias = (
@@ -124,7 +124,7 @@ def sign_compact(
     raw_key: Any = key.reveal().encode() if isinstance(key, Secret) else key.key
     name = "EdDSA" if algorithm in ("Ed25519", "Ed448") else algorithm
     signature = _ALGORITHMS[name].sign(signing_input.encode(), raw_key)
-    return f"{signing_input}.{_encode(signature)}"
+    return f"{signing_input}.{encode_base64url(signature)}"
 
 
 def _load(source: PrivateKeySource) -> tuple[PrivateKey, str | None, str | None]:
@@ -204,9 +204,4 @@ def _algorithms_of(key: PrivateKey) -> tuple[str, ...]:
 
 def _encode_json(value: Mapping[str, object]) -> str:
     """Return compact JSON in base64url."""
-    return _encode(json.dumps(value, separators=(",", ":")).encode())
-
-
-def _encode(value: bytes) -> str:
-    """Return base64url without padding (RFC 7515 §2)."""
-    return base64.urlsafe_b64encode(value).rstrip(b"=").decode()
+    return encode_base64url(json.dumps(value, separators=(",", ":")).encode())

@@ -164,20 +164,38 @@ class ClientBreaker:
             fingerprint: Of the credential that would be sent now.
         """
         with self._lock:
-            if not self.is_open:
-                return None
-            changed = fingerprint != self._refused
-            if self._prober not in {None, session_id} and now < self._probing_until:
-                if fingerprint == self._trying:
-                    return 1.0
-                if not changed:
-                    return max(self._probe_at - now, 1.0)
-            elif not changed and now < self._probe_at:
-                return self._probe_at - now
-            self._prober = session_id
-            self._trying = fingerprint
-            self._probing_until = now + PROBE_HOLD
+            wait = self._wait(now, session_id, fingerprint)
+            if wait is None and self.is_open:
+                self._prober = session_id
+                self._trying = fingerprint
+                self._probing_until = now + PROBE_HOLD
+            return wait
+
+    def look(self, now: float, fingerprint: str | None) -> float | None:
+        """Return the same as `check` would, without becoming the prober.
+
+        Args:
+            fingerprint: ``None`` if the credential is not known: then it is taken
+                for the refused one.
+        """
+        with self._lock:
+            return self._wait(now, None, fingerprint or self._refused)
+
+    def _wait(
+        self, now: float, session_id: str | None, fingerprint: str | None
+    ) -> float | None:
+        """Return ``None`` to go ahead, else seconds to wait."""
+        if not self.is_open:
             return None
+        changed = fingerprint != self._refused
+        if self._prober not in {None, session_id} and now < self._probing_until:
+            if fingerprint == self._trying:
+                return 1.0
+            if not changed:
+                return max(self._probe_at - now, 1.0)
+        elif not changed and now < self._probe_at:
+            return self._probe_at - now
+        return None
 
     def success(self) -> None:
         """Note that the server took the credentials."""

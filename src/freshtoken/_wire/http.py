@@ -13,9 +13,13 @@ import importlib.metadata
 import ssl
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any, TypeAlias, TypeVar
 from urllib.parse import urlsplit
+
+import anyio
+import anyio.to_thread
 
 from freshtoken._foundation.clock import Clock
 from freshtoken._foundation.records import Failure
@@ -138,6 +142,17 @@ class HTTPDriver:
         del conversation, guard, observe
         return unwrap(outcome)
 
+    async def open(self) -> None:
+        """Read the certificates that are trusted now, off the event loop.
+
+        It takes 50 ms and more: all callers would wait while the first request is
+        made. A caller's client has its own. What fails here is tried again, and told,
+        with the first request.
+        """
+        if self._borrowed is None and self._tls is None:
+            with suppress(OSError, ValueError):
+                self._tls = await anyio.to_thread.run_sync(_make_tls)
+
     async def aclose(self) -> None:
         """Close the clients that were made here; a caller's client stays open."""
         own, self._own = self._own, {}
@@ -221,7 +236,7 @@ class HTTPDriver:
         import httpx  # noqa: PLC0415 -- not needed beside a caller's httpx2 client
 
         if self._tls is None:
-            self._tls = httpx.create_ssl_context()
+            self._tls = _make_tls()
         # An idle connection that was reset would put a refresh in doubt for nothing.
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
         options: dict[str, Any] = {"verify": self._tls, "limits": limits}
@@ -231,6 +246,13 @@ class HTTPDriver:
         return httpx.AsyncClient(
             http2=False, follow_redirects=False, cookies=no_cookies, **options
         )
+
+
+def _make_tls() -> ssl.SSLContext:
+    """Return the TLS settings of httpx itself."""
+    import httpx  # noqa: PLC0415 -- not needed beside a caller's httpx2 client
+
+    return httpx.create_ssl_context()
 
 
 async def _send(

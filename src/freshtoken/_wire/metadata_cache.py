@@ -59,7 +59,9 @@ class MetadataCache:
         self._client = client
         self._clock = clock
         self._rng = rng
-        self._lock = threading.Lock()
+        # Reentrant: a coroutine of a dead event loop ends its fetch whenever the
+        # garbage collector closes it, also inside one of the sections below.
+        self._lock = threading.RLock()
         self._copy: ServerMetadata | None = None
         self._fetched_at = 0.0
         self._next_try = 0.0

@@ -2,43 +2,38 @@
 
 from __future__ import annotations
 
-import dataclasses
-import email.utils
-import inspect
+import itertools
 import random
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Generic, TypeAlias, TypeVar
+from typing import TypeVar
 
 from freshtoken._foundation.clock import Clock
 from freshtoken._foundation.records import Failure, TokenSet
 from freshtoken._foundation.secret import Secret
-from freshtoken._foundation.waiting import finish_within
 from freshtoken._protocol import grants
-from freshtoken._protocol.classification import failure_from
 from freshtoken._protocol.client import OAuthClient
 from freshtoken._protocol.client_auth import credential_fingerprint
-from freshtoken._protocol.exchange import Conversation, ExchangeError, Response
+from freshtoken._protocol.exchange import ExchangeError, Response
 from freshtoken._protocol.metadata import ServerMetadata
-from freshtoken._protocol.settings import check_credential
 from freshtoken._wire.breaker import ClientBreaker, RetryAfterPause, ServerBreaker
 from freshtoken._wire.call import Guard
+from freshtoken._wire.credential import CredentialSource
 from freshtoken._wire.http import REQUEST_LIMIT, HTTPDriver
+from freshtoken._wire.id_token_keys import IDTokenKeys
+from freshtoken._wire.key_sets import KeySetCache, KeySnapshot
 from freshtoken._wire.limiter import Limiter
 from freshtoken._wire.metadata_cache import MetadataCache
 from freshtoken._wire.outcome import Done, Outcome, bare, unwrap
-from freshtoken.errors import Disposition, MisconfiguredError
+from freshtoken._wire.refusals import OPEN, PAUSED, left_alone, refused_again
+from freshtoken._wire.skew import measure_skew
+from freshtoken._wire.token_exchange import Build, TokenExchange
+from freshtoken.errors import Disposition
 
 T = TypeVar("T")
 
-CREDENTIAL_LIMIT = 10.0
-"""Seconds that a ``client_secret`` function may take."""
-
 _SERVER_ERROR = 500
-
-# Called with the metadata and the keywords ``credential`` and ``now``.
-Build: TypeAlias = Callable[..., Conversation[T]]
 
 
 class AuthorizationServer:
@@ -58,6 +53,7 @@ class AuthorizationServer:
         breaker: Leaves a server alone that does not answer.
         pause: Makes ``Retry-After`` count for all sessions.
         client_breaker: Spares the sessions while the client's credentials are refused.
+        key_sets: The server's public keys.
         skew: The server's clock minus ours in seconds, when last seen. A ``Date``
             has whole seconds, so it is right to about a second and half a round trip.
     """
@@ -80,6 +76,15 @@ class AuthorizationServer:
         self._rng = rng
         self.on_skew = on_skew
         self._metadata = MetadataCache(client, clock=clock, rng=rng)
+        self.key_sets = KeySetCache(
+            clock=clock,
+            rng=rng,
+            locate=self._locate_keys,
+            allow_insecure_transport=client.allow_insecure_transport,
+        )
+        self._credential = CredentialSource(client, clock)
+        self._id_token_keys = IDTokenKeys(self.key_sets, self._credential, clock)
+        self._code_exchanges = itertools.count(1)
         self._lock = threading.Lock()
         self._refusal: Failure | None = None
         self._rejected_first: str | None = None
@@ -115,7 +120,7 @@ class AuthorizationServer:
         http.check_client()
         metadata = await self._metadata.get(http)
         if session_id is not None and self.client_breaker.is_open:
-            credential = await self._ask_credential()
+            credential = await self._credential.ask()
             failure = self._client_refused(session_id, credential)
             if failure is not None:
                 raise ExchangeError(failure)
@@ -139,9 +144,42 @@ class AuthorizationServer:
                 return failure
         wait = self.pause.check(now)
         if wait is not None:
-            return self._left_alone(_PAUSED, wait)
+            return left_alone(PAUSED, wait, at=self._clock.time())
         wait = self.breaker.check(now, session_id)
-        return None if wait is None else self._left_alone(_OPEN, wait)
+        if wait is not None:
+            return left_alone(OPEN, wait, at=self._clock.time())
+        return None
+
+    async def prepare_sign_in(self, http: HTTPDriver) -> ServerMetadata:
+        """Do what a sign-in needs of the server before the browser is sent away.
+
+        Raises:
+            ExchangeError: The metadata cannot be had, or the client's credentials
+                count as refused, so that nobody could sign in.
+            MisconfiguredError: The caller's HTTP client was closed.
+        """
+        metadata = await self.prepare(http)
+        if self.client_breaker.is_open:
+            await self._credential.ask()
+            failure = self.sign_in_refused()
+            if failure is not None:
+                raise ExchangeError(failure)
+        return metadata
+
+    def sign_in_refused(self) -> Failure | None:
+        """Return why no sign-in can begin now, if so; this takes nobody's probe.
+
+        A credential that takes asking for, and was not asked for just now, is taken
+        for the refused one.
+        """
+        if not self.client_breaker.is_open:
+            return None
+        known = self._credential.at_hand()
+        fingerprint = None
+        if known is not None:
+            fingerprint = credential_fingerprint(self.client, known.value)
+        wait = self.client_breaker.look(self._clock.monotonic(), fingerprint)
+        return None if wait is None else self._refused_again(wait)
 
     def release(self, session_id: str) -> None:
         """Let others probe in place of this session, if it was to do so and did not."""
@@ -166,7 +204,7 @@ class AuthorizationServer:
         refresh_token: str | Secret,
         session_id: str,
         scope: str | Iterable[str] | None = None,
-        resource: str | None = None,
+        resource: str | Iterable[str] | None = None,
         refreshed_before: bool = False,
         guard: Guard | None = None,
         timeout: float = REQUEST_LIMIT,  # noqa: ASYNC109 -- follows the injected clock
@@ -193,13 +231,53 @@ class AuthorizationServer:
         del refresh_token, build, guard
         return unwrap(outcome)
 
+    async def exchange_code(
+        self,
+        http: HTTPDriver,
+        *,
+        code: Secret,
+        code_verifier: Secret,
+        redirect_uri: str,
+        scope: str | Iterable[str] | None = None,
+        resource: tuple[str, ...] = (),
+        timeout: float = REQUEST_LIMIT,  # noqa: ASYNC109 -- follows the injected clock
+    ) -> TokenSet:
+        """Redeem an authorization code, with one request whatever comes of it.
+
+        It has slots of the limiter of its own. What it meets opens no breaker but
+        the client's; a success closes all.
+
+        Args:
+            scope: What was asked for.
+            resource: The APIs that the token is for (RFC 8707 §2.2).
+
+        Raises:
+            ExchangeError: It failed, or was not tried because the client's
+                credentials count as refused.
+
+        Spec: RFC 6749 §4.1.2 (a code is used once), §4.1.3.
+        """
+        build = partial(
+            grants.authorization_code,
+            self.client,
+            code=code,
+            code_verifier=code_verifier,
+            redirect_uri=redirect_uri,
+            rng=self._rng,
+            scope=scope,
+            resource=resource,
+        )
+        outcome = await self._redeem(http, build, timeout)
+        del code, code_verifier, build
+        return unwrap(outcome)
+
     async def client_credentials(
         self,
         http: HTTPDriver,
         *,
         session_id: str,
         scope: str | Iterable[str] | None = None,
-        resource: str | None = None,
+        resource: str | Iterable[str] | None = None,
         guard: Guard | None = None,
         timeout: float = REQUEST_LIMIT,  # noqa: ASYNC109 -- follows the injected clock
     ) -> TokenSet:
@@ -239,10 +317,51 @@ class AuthorizationServer:
             rng=self._rng,
             token_type_hint=token_type_hint,
         )
-        exchange = _Exchange(build, None, timeout)
+        exchange = TokenExchange(build, None, timeout)
         outcome = await self._request(http, exchange)
         del token, build, exchange
         unwrap(outcome)
+
+    async def id_token_keys(
+        self, http: HTTPDriver, algorithms: Sequence[str]
+    ) -> KeySnapshot:
+        """Return what ID tokens are verified with; see `IDTokenKeys.get`."""
+        return await self._id_token_keys.get(http, algorithms)
+
+    def id_token_keys_at_hand(self, algorithms: Sequence[str]) -> KeySnapshot | None:
+        """Return the same if nothing has to be awaited; see `IDTokenKeys.at_hand`."""
+        return self._id_token_keys.at_hand(algorithms)
+
+    async def newer_id_token_keys(
+        self, http: HTTPDriver, algorithms: Sequence[str], generation: int
+    ) -> KeySnapshot | None:
+        """Return newer ones, if there may be any; see `IDTokenKeys.newer`."""
+        return await self._id_token_keys.newer(http, algorithms, generation)
+
+    async def _locate_keys(self, http: HTTPDriver) -> str:
+        """Return where the server's key set is, by its metadata."""
+        metadata = self.metadata or await self._metadata.get(http)
+        return metadata.endpoint("jwks_uri")
+
+    async def _redeem(
+        self, http: HTTPDriver, build: Build[TokenSet], limit: float
+    ) -> Outcome[TokenSet]:
+        """Redeem a code, as a prober of the client's credentials if one is due."""
+        name = f"code-exchange:{next(self._code_exchanges)}"
+        exchange = TokenExchange(build, None, limit, name)
+        try:
+            async with self.limiter.slot(code_exchange=True):
+                outcome = await self._request(http, exchange)
+        finally:
+            self.client_breaker.release(name)
+        if isinstance(outcome, Done):
+            self.breaker.success()
+            self.client_breaker.success()
+        elif isinstance(outcome, ExchangeError) and exchange.tried:
+            failure = outcome.failure
+            if failure.disposition is Disposition.CLIENT_REJECTED:
+                self._note_rejection(failure, exchange.fingerprint, None)
+        return outcome
 
     async def _request_token(
         self,
@@ -253,7 +372,7 @@ class AuthorizationServer:
         limit: float,
     ) -> Outcome[TokenSet]:
         """Make one token request, and tell the breakers how it went."""
-        exchange = _Exchange(build, guard, limit, session_id)
+        exchange = TokenExchange(build, guard, limit, session_id)
         outcome = await self._request(http, exchange)
         if isinstance(outcome, Done):
             self.breaker.success()
@@ -263,11 +382,13 @@ class AuthorizationServer:
             self._note_failure(outcome.failure, session_id, exchange.fingerprint)
         return outcome
 
-    async def _request(self, http: HTTPDriver, exchange: _Exchange[T]) -> Outcome[T]:
+    async def _request(
+        self, http: HTTPDriver, exchange: TokenExchange[T]
+    ) -> Outcome[T]:
         """Make one request; errors are returned, not raised."""
         try:
             metadata = self.metadata or await self._metadata.get(http)
-            credential = await self._ask_credential()
+            credential = await self._credential.ask()
             if exchange.session_id is not None:
                 failure = self._client_refused(exchange.session_id, credential)
                 if failure is not None:
@@ -298,52 +419,11 @@ class AuthorizationServer:
             session_id,
             credential_fingerprint(self.client, credential),
         )
-        if wait is None:
-            return None
-        return dataclasses.replace(
-            self._refusal or _REFUSED,
-            sent=False,
-            retry_after=wait,
-            at=self._clock.time(),
-        )
+        return None if wait is None else self._refused_again(wait)
 
-    def _left_alone(self, advice: str, wait: float) -> Failure:
-        """Return the failure of a request that is better not sent now."""
-        return Failure(
-            Disposition.RETRY,
-            f"{advice}: next attempt in {wait:.0f} s",
-            sent=False,
-            retry_after=wait,
-            at=self._clock.time(),
-        )
-
-    async def _ask_credential(self) -> Secret | None:
-        """Return the client secret, from the caller's function if it is one.
-
-        Raises:
-            ExchangeError: The function failed; its own text may hold anything and
-                is not repeated.
-        """
-        source = self.client.secret
-        if source is None or isinstance(source, Secret):
-            return source
-
-        async def ask() -> object:
-            value = source()
-            return await value if inspect.isawaitable(value) else value
-
-        try:
-            return check_credential(
-                await finish_within(self._clock, CREDENTIAL_LIMIT, ask)
-            )
-        except MisconfiguredError as error:
-            problem = bare(error)
-        except Exception as error:  # noqa: BLE001 -- whatever the function raises
-            problem = MisconfiguredError(
-                f"the client_secret function raised {type(error).__name__}",
-                setting="client_secret",
-            )
-        raise ExchangeError(_unsent(problem, at=self._clock.time()))
+    def _refused_again(self, wait: float) -> Failure:
+        """Return the client's refusal for a request that is not sent."""
+        return refused_again(self._refusal, wait, at=self._clock.time())
 
     def _note_failure(
         self, failure: Failure, session_id: str, fingerprint: str
@@ -359,12 +439,18 @@ class AuthorizationServer:
         elif failure.status is not None:
             self.breaker.success()
         if failure.disposition is Disposition.CLIENT_REJECTED:
-            with self._lock:
-                self._refusal = failure
-                if self.client_breaker.failure(now, fingerprint):
-                    self._rejected_first = session_id
+            self._note_rejection(failure, fingerprint, session_id)
         else:
             self.client_breaker.release(session_id)
+
+    def _note_rejection(
+        self, failure: Failure, fingerprint: str, session_id: str | None
+    ) -> None:
+        """Open the client's breaker; the first session that met it is cleared."""
+        with self._lock:
+            self._refusal = failure
+            if self.client_breaker.failure(self._clock.monotonic(), fingerprint):
+                self._rejected_first = session_id
 
     def _observe(self, response: Response) -> None:
         """Measure the server's clock by an answer."""
@@ -374,58 +460,3 @@ class AuthorizationServer:
         self.skew = skew
         if self.on_skew is not None:
             self.on_skew(skew)
-
-
-_PAUSED = "the authorization server asked several sessions to wait"
-_OPEN = "the authorization server does not answer, and is left alone for a while"
-
-
-_REFUSED = Failure(
-    Disposition.CLIENT_REJECTED,
-    "the authorization server refuses the client's credentials: mend them",
-    error="invalid_client",
-    setting="client_secret",
-)
-
-
-def _unsent(error: MisconfiguredError, *, at: float) -> Failure:
-    """Return the failure for a setting that kept a request from being sent."""
-    return dataclasses.replace(failure_from(error, at=at), sent=False, in_doubt=False)
-
-
-class _Exchange(Generic[T]):
-    """One request to be made, and how far it came."""
-
-    __slots__ = ("build", "fingerprint", "guard", "limit", "session_id", "tried")
-
-    def __init__(
-        self,
-        build: Build[T],
-        guard: Guard | None,
-        limit: float,
-        session_id: str | None = None,
-    ) -> None:
-        self.build = build
-        self.guard = guard
-        self.limit = limit
-        self.session_id = session_id
-        self.fingerprint = ""
-        self.tried = False
-
-
-def measure_skew(response: Response) -> float | None:
-    """Return the server's clock minus ours, or ``None`` if the answer does not tell.
-
-    A ``Date`` is cut to whole seconds, and was taken about half a round trip ago. An
-    answer from a cache tells nothing.
-
-    Spec: RFC 9110 §6.6.1.
-    """
-    date = response.header("date")
-    if date is None or response.header("age") not in {None, "0"}:
-        return None
-    try:
-        server = email.utils.parsedate_to_datetime(date).timestamp()
-    except (ValueError, OverflowError, OSError):
-        return None
-    return server + 0.5 - (response.sent_at + response.received_at) / 2

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 DAY = 86_400.0
 IDLE_TIMEOUT = 30 * DAY
 MAX_SESSIONS = 100_000
+MAX_SIGN_INS = 10_000
+"""Sign-ins under way that are kept; they are counted apart from the sessions."""
 
 
 class _Slot(NamedTuple):
@@ -35,6 +37,7 @@ class MemoryStore:
         idle_timeout: Seconds without a write after which a session is forgotten
             whose refresh token has no known end.
         max_sessions: Above this, the session not written for longest is forgotten.
+            Sign-ins under way do not count: of these the newest 10,000 are kept.
 
     Raises:
         MisconfiguredError: A bound under which nothing would be kept.
@@ -60,6 +63,7 @@ class MemoryStore:
         self._idle_timeout = idle_timeout
         self._max_sessions = max_sessions
         self._slots: OrderedDict[str, _Slot] = OrderedDict()
+        self._sign_ins: OrderedDict[str, _Slot] = OrderedDict()
         self._lock = threading.Lock()
 
     async def read(self, key: str) -> ReadResult:
@@ -91,26 +95,28 @@ class MemoryStore:
                 )
                 record = dataclasses.replace(record, lease=lease)
             kept = self._idle_timeout if keep_for is None else keep_for
-            self._slots[key] = _Slot(record, now + kept)
-            self._slots.move_to_end(key)
-            while len(self._slots) > self._max_sessions:
-                self._slots.popitem(last=False)
+            slots, most = self._slots, self._max_sessions
+            if record.grant_type == "sign_in":
+                slots, most = self._sign_ins, MAX_SIGN_INS
+            slots[key] = _Slot(record, now + kept)
+            slots.move_to_end(key)
+            while len(slots) > most:
+                slots.popitem(last=False)
             return SwapResult(applied=True, record=record, now=now)
 
     def _current(self, key: str, now: float) -> Record | None:
         """Return the record unless its time is over; called under the lock."""
-        slot = self._slots.get(key)
-        if slot is None:
-            return None
-        if now >= slot.forget_at:
-            del self._slots[key]
-            return None
-        return slot.record
+        for slots in (self._slots, self._sign_ins):
+            slot = slots.get(key)
+            if slot is not None and now < slot.forget_at:
+                return slot.record
+            slots.pop(key, None)
+        return None
 
     def __len__(self) -> int:
-        """Return how many records are kept, ended ones included."""
+        """Return how many sessions are kept, ended ones included."""
         return len(self._slots)
 
     def __repr__(self) -> str:
         """Show the size only."""
-        return f"MemoryStore({len(self._slots)} records)"
+        return f"MemoryStore({len(self._slots)} sessions)"

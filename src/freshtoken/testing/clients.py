@@ -8,7 +8,7 @@ import hmac
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
-from urllib.parse import unquote_plus
+from urllib.parse import unquote_plus, urlsplit
 
 import jwt
 
@@ -40,6 +40,7 @@ _KEY_ALGORITHMS = (
 )
 ASSERTION_ALGORITHMS = _SECRET_ALGORITHMS + _KEY_ALGORITHMS
 _CLOCK_LEEWAY = 30.0
+_LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 @dataclass(slots=True, repr=False)
@@ -50,6 +51,11 @@ class MockClient:
         auth_method: The one way it may authenticate; ``None`` for its secret in the
             header or in the body.
         jwks: Its public keys, for ``private_key_jwt``.
+        redirect_uris: Where sign-ins may send browsers back; empty for anywhere over
+            ``https`` or on a loopback address.
+        post_logout_redirect_uris: Likewise after a logout.
+        id_token_alg: How its ID tokens are signed; ``None`` for the server's
+            `MockIdP.signing_alg`. With HS256, HS384 or HS512: by its secret.
     """
 
     client_id: str
@@ -57,6 +63,25 @@ class MockClient:
     auth_method: AuthMethod | None = None
     jwks: Mapping[str, Any] | None = None
     seen_jti: dict[str, float] = field(default_factory=dict)
+    redirect_uris: tuple[str, ...] = ()
+    post_logout_redirect_uris: tuple[str, ...] = ()
+    id_token_alg: str | None = None
+
+    def allows_redirect(self, uri: str, *, after_logout: bool = False) -> bool:
+        """Tell whether a browser may be sent to *uri*.
+
+        Spec: RFC 6749 §3.1.2, RFC 9700 §2.1.
+        """
+        registered = (
+            self.post_logout_redirect_uris if after_logout else self.redirect_uris
+        )
+        if registered:
+            return uri in registered
+        parts = urlsplit(uri)
+        if "#" in uri or not parts.hostname:
+            return False
+        is_loopback = parts.hostname in _LOOPBACK_HOSTS
+        return parts.scheme == "https" or (parts.scheme == "http" and is_loopback)
 
     def __repr__(self) -> str:
         """Show no secret."""

@@ -19,8 +19,9 @@ class FaultInjection:
 
     Faults are met in the order in which they were queued; a request meets at most
     one. Each method returns the `Fault`, and takes the keywords of `FaultOptions`.
-    *endpoint* is one of ``"token"``, ``"revoke"``, ``"userinfo"``, ``"jwks"``,
-    ``"openid_configuration"`` and ``"oauth_metadata"``.
+    *endpoint* is one of ``"token"``, ``"revoke"``, ``"userinfo"``, ``"authorize"``,
+    ``"end_session"``, ``"jwks"``, ``"openid_configuration"`` and
+    ``"oauth_metadata"``.
     """
 
     def __init__(self) -> None:

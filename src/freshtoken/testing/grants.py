@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Callable
 
+    from freshtoken.testing.users import Authentication
+
 Rotation = Literal["strict", "grace", "none"]
 AccessTokenFormat = Literal["opaque", "jwt"]
 
@@ -28,6 +30,11 @@ class TokenRuleOptions(TypedDict, total=False):
     access_token_format: AccessTokenFormat
     revocation: Literal["grant", "subject"]
     access_token_revocation_ends_grant: bool
+    refresh_token_without_offline_access: bool
+    code_lifetime: float
+    id_token_lifetime: float
+    id_token_on_refresh: bool
+    authorization_response_iss: bool
 
 
 class OAuthFaultError(Exception):
@@ -66,6 +73,14 @@ class TokenRules:
         revocation: Whether a revocation ends the ``"grant"``, or all grants that the
             ``"subject"`` gave to the client.
         access_token_revocation_ends_grant: As some servers do; else only the token.
+        refresh_token_without_offline_access: Whether a sign-in brings a refresh token
+            also where this scope was not asked for.
+        code_lifetime: Seconds from the authorization to the exchange.
+        id_token_lifetime: Seconds.
+        id_token_on_refresh: Whether the refresh of a signed-in session brings a new
+            ID token.
+        authorization_response_iss: Whether the answers to authorization requests
+            name the server, and the metadata say so (RFC 9207).
     """
 
     rotation: Rotation = "strict"
@@ -77,6 +92,11 @@ class TokenRules:
     access_token_format: AccessTokenFormat = "opaque"  # noqa: S105 -- a format
     revocation: Literal["grant", "subject"] = "grant"
     access_token_revocation_ends_grant: bool = False
+    refresh_token_without_offline_access: bool = True
+    code_lifetime: float = 60.0
+    id_token_lifetime: float = 3600.0
+    id_token_on_refresh: bool = True
+    authorization_response_iss: bool = True
 
 
 @dataclass(slots=True, repr=False, eq=False)
@@ -86,11 +106,15 @@ class MockGrant:
     Attributes:
         id: Such as ``"grant-1"``; a client-credentials grant has one, too.
         active: Whether the server still honours it.
-        ended_by: Why not: ``"reuse"``, ``"revocation"`` or ``"admin"``.
+        ended_by: Why not: ``"reuse"``, ``"code_reuse"``, ``"revocation"``,
+            ``"logout"`` or ``"admin"``.
         scope: What was granted, separated by spaces.
         refresh_token: The newest; ``None`` for client credentials.
         access_token: The newest.
         refreshes: How often it was refreshed.
+        id_token: The newest.
+        resources: What the authorization request named (RFC 8707); empty for any.
+        authentication: The sign-in that it came from; ``None`` for other grants.
     """
 
     id: str
@@ -102,6 +126,9 @@ class MockGrant:
     refresh_token: str | None = None
     access_token: str = ""
     refreshes: int = 0
+    id_token: str | None = None
+    resources: tuple[str, ...] = ()
+    authentication: Authentication | None = None
 
     def __repr__(self) -> str:
         """Show no token."""
@@ -156,6 +183,7 @@ class Ledger:
     Attributes:
         now: The server's clock.
         sign: Makes access tokens where they are JWTs.
+        id_tokens: Every ID token that was given, and where it belongs.
     """
 
     rules: TokenRules
@@ -163,6 +191,7 @@ class Ledger:
     now: Callable[[], float]
     sign: SignAccessToken
     grants: dict[str, MockGrant] = field(default_factory=dict)
+    id_tokens: dict[str, MockGrant] = field(default_factory=dict)
     _refresh: dict[str, RefreshEntry] = field(default_factory=dict)
     _access: dict[str, AccessEntry] = field(default_factory=dict)
     _issued: int = 0
@@ -309,7 +338,7 @@ class Ledger:
         """Make the next refresh token of a grant."""
         lifetime = self.rules.refresh_token_lifetime
         expires_at = None if lifetime is None else self.now() + lifetime
-        entry = RefreshEntry(self._new_token("rt"), grant, expires_at)
+        entry = RefreshEntry(self.new_token("rt"), grant, expires_at)
         self._refresh[entry.token] = entry
         grant.refresh_token = entry.token
         return entry
@@ -327,12 +356,12 @@ class Ledger:
             self._issued += 1
             entry.token = self.sign(entry, self._issued)
         else:
-            entry.token = self._new_token("at")
+            entry.token = self.new_token("at")
         self._access[entry.token] = entry
         grant.access_token = entry.token
         return entry
 
-    def _new_token(self, kind: str) -> str:
+    def new_token(self, kind: str) -> str:
         """Return a token that can be read: its kind, its number, and chance."""
         self._issued += 1
         return f"{kind}-{self._issued}-{self.rng.getrandbits(96):024x}"

@@ -11,17 +11,12 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from freshtoken._foundation.clock import SystemClock
 from freshtoken.testing.clients import AuthMethod, MockClient
-from freshtoken.testing.endpoints import (
-    ENDPOINTS,
-    Endpoint,
-    answer,
-    http_date,
-    read_call,
-)
-from freshtoken.testing.faults import FaultInjection
+from freshtoken.testing.codes import CodeRegistry
+from freshtoken.testing.endpoints import Endpoint, answer, http_date, read_call
+from freshtoken.testing.forging import Forging
 from freshtoken.testing.grants import Ledger, MockGrant, TokenRuleOptions, TokenRules
 from freshtoken.testing.journal import Journal, describe_request
-from freshtoken.testing.keys import jwk_set, signing_key
+from freshtoken.testing.key_ring import KeyManagement
 from freshtoken.testing.messages import (
     MockRequest,
     MockResponse,
@@ -29,16 +24,19 @@ from freshtoken.testing.messages import (
     RequestRecord,
     origin_of,
 )
+from freshtoken.testing.routes import ENDPOINTS
 from freshtoken.testing.server import serve, serve_in_thread
 from freshtoken.testing.shortcuts import (
     DEFAULT_CLIENT_ID,
     DEFAULT_CLIENT_SECRET,
     Shortcuts,
 )
+from freshtoken.testing.sign_in import BrowserShortcuts
 from freshtoken.testing.transport import make_transport
+from freshtoken.testing.users import UserDirectory
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Mapping
+    from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 
     import httpx
     import httpx2
@@ -48,12 +46,13 @@ if TYPE_CHECKING:
     from freshtoken.testing.grants import AccessEntry
 
 
-class MockIdP(Shortcuts, FaultInjection):
+class MockIdP(Shortcuts, BrowserShortcuts, UserDirectory, KeyManagement, Forging):
     """An authorization server for tests: real answers, rotation, faults, a log.
 
     Mount it on an HTTP client with `transport`, or run it on 127.0.0.1 with `serve`.
     It needs no event loop to be made and may be used from several loops and threads.
-    One confidential client is registered: `DEFAULT_CLIENT_ID`.
+    One confidential client is registered, `DEFAULT_CLIENT_ID`, and one user,
+    `DEFAULT_USER`; users who come with a browser are signed in without being asked.
 
     Args:
         issuer: Its issuer identifier; requests to other origins fail as unknown hosts.
@@ -69,7 +68,7 @@ class MockIdP(Shortcuts, FaultInjection):
         clock_skew: Seconds that its clock is ahead of everybody else's.
         metadata_overrides: Members laid over its metadata; ``None`` removes one.
         token_members: Members laid over every token answer.
-        signing_alg: Algorithm of the JWTs that it signs.
+        codes: Authorization codes that it gave.
     """
 
     endpoints: tuple[Endpoint, ...] = ENDPOINTS
@@ -90,12 +89,12 @@ class MockIdP(Shortcuts, FaultInjection):
         self.clock_skew: float = 0.0
         self.metadata_overrides: dict[str, Any] = {}
         self.token_members: dict[str, Any] = {}
-        self.signing_alg: str = "RS256"
         self._clock: Clock = clock or SystemClock()
         self._rng = rng or random.Random(issuer)  # noqa: S311 -- no secret: repeatable
         self._lock = threading.RLock()
         self._journal = Journal()
         self._sessions: dict[str, MockGrant] = {}
+        self.codes: CodeRegistry = CodeRegistry()
         self.ledger: Ledger = Ledger(self.rules, self._rng, self.now, self._sign)
         self.add_client(DEFAULT_CLIENT_ID, client_secret=DEFAULT_CLIENT_SECRET)
 
@@ -108,6 +107,9 @@ class MockIdP(Shortcuts, FaultInjection):
         client_secret: str | None = None,
         auth_method: AuthMethod | None = None,
         jwks: Mapping[str, Any] | None = None,
+        redirect_uris: Iterable[str] = (),
+        post_logout_redirect_uris: Iterable[str] = (),
+        id_token_alg: str | None = None,
     ) -> MockClient:
         """Register a client, or replace one.
 
@@ -115,25 +117,40 @@ class MockIdP(Shortcuts, FaultInjection):
             auth_method: The one way it may authenticate. Without it: its secret, in
                 the header or in the body.
             jwks: Its public keys, for ``private_key_jwt``.
+            redirect_uris: Where sign-ins may send browsers back; without any, anywhere
+                over ``https`` or on a loopback address.
+            post_logout_redirect_uris: Likewise after a logout.
+            id_token_alg: How its ID tokens are signed, if not by `signing_alg`.
         """
-        client = MockClient(client_id, client_secret, auth_method, jwks)
+        client = MockClient(
+            client_id,
+            client_secret,
+            auth_method,
+            jwks,
+            redirect_uris=tuple(redirect_uris),
+            post_logout_redirect_uris=tuple(post_logout_redirect_uris),
+            id_token_alg=id_token_alg,
+        )
         self.clients[client_id] = client
         return client
 
     def grant(self, key: str) -> MockGrant:
-        """Return a grant by its id, one of its tokens, or the session made for it.
+        """Return a grant by its id, its code or a token, or the session made for it.
 
         Raises:
             KeyError: There is none.
         """
         with self._lock:
+            code = self.codes.find(key)
             found = (
                 self.ledger.grants.get(key)
                 or self._sessions.get(key)
                 or self.ledger.grant_of(key)
+                or self.ledger.id_tokens.get(key)
+                or (code.grant if code else None)
             )
         if found is None:
-            message = "no grant with this id, token or session"
+            message = "no grant with this id, code, token or session"
             raise KeyError(message)
         return found
 
@@ -212,10 +229,6 @@ class MockIdP(Shortcuts, FaultInjection):
                 return origin_of(self.issuer) + one.path_under(self.issuer)
         message = f"no endpoint {endpoint!r}"
         raise KeyError(message)
-
-    def jwks(self) -> dict[str, Any]:
-        """Return the key set that the server publishes."""
-        return jwk_set(signing_key(self.signing_alg, "mock-idp"))
 
     # -- How requests come in -------------------------------------------------------
 
@@ -354,8 +367,7 @@ class MockIdP(Shortcuts, FaultInjection):
             "exp": int(entry.expires_at),
             "jti": f"at-{number}-{self._rng.getrandbits(96):024x}",
         }
-        key = signing_key(self.signing_alg, "mock-idp")
-        return key.sign(claims, {"typ": "at+jwt"})
+        return self.current_key().sign(claims, {"typ": "at+jwt"})
 
     @contextlib.contextmanager
     def _renamed(self, issuer: str) -> Iterator[None]:

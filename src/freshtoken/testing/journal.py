@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 from freshtoken.testing.clients import claimed_client_id
 from freshtoken.testing.messages import (
@@ -12,14 +13,14 @@ from freshtoken.testing.messages import (
     MockRequest,
     MockResponse,
     RequestRecord,
+    first_values,
 )
 
 
 def describe_request(request: MockRequest, endpoint: str, at: float) -> RequestRecord:
     """Return what the log says of a request at its arrival, without a number."""
-    form: dict[str, str] = {}
-    for name, value in request.form:
-        form.setdefault(name, value)
+    form, query = first_values(request.form), first_values(request.query)
+    client_id = claimed_client_id(request, form) if form else query.get("client_id")
     return RequestRecord(
         number=0,
         endpoint=endpoint,
@@ -27,8 +28,9 @@ def describe_request(request: MockRequest, endpoint: str, at: float) -> RequestR
         path=request.path,
         at=at,
         grant_type=form.get("grant_type"),
-        client_id=claimed_client_id(request, form) if form else None,
+        client_id=client_id,
         form=MaskedMapping(form),
+        query=MaskedMapping(query),
         headers=MaskedMapping({name.lower(): v for name, v in request.headers}),
     )
 
@@ -52,8 +54,7 @@ class Journal:
         """Note what the server says to a request; number 0 is in no log."""
         if number == 0:
             return
-        error = response.members().get("error")
-        changes["error"] = error if isinstance(error, str) else None
+        changes["error"] = _error_of(response)
         changes["status"] = response.status
         with self._lock:
             entry = self._entries[number - 1]
@@ -79,3 +80,12 @@ class Journal:
     def __repr__(self) -> str:
         """Show the size only."""
         return f"Journal({len(self)} requests)"
+
+
+def _error_of(response: MockResponse) -> str | None:
+    """Return the error code of an answer: in its body, or where it redirects to."""
+    error = response.members().get("error")
+    if error is None:
+        query = urlsplit(response.header("location") or "").query
+        error = dict(parse_qsl(query)).get("error")
+    return error if isinstance(error, str) else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import parse_qsl, urlsplit
@@ -32,17 +32,22 @@ _TELLING_NOTHING = frozenset(
     {
         "accept",
         "accept-encoding",
+        "acr_values",
         "cache-control",
         "client_assertion_type",
         "client_id",
+        "code_challenge_method",
         "connection",
         "content-length",
         "content-type",
         "date",
         "grant_type",
         "host",
+        "max_age",
+        "prompt",
         "redirect_uri",
         "resource",
+        "response_mode",
         "response_type",
         "scope",
         "token_type_hint",
@@ -210,6 +215,7 @@ class RequestRecord:
         endpoint: Such as ``"token"``; ``"unknown"`` where nothing answers.
         at: Epoch seconds of its arrival, by the server's clock.
         form: Parameters of the form; ``repr`` hides the secrets among them.
+        query: Likewise, of the address.
         headers: By name in lower case; ``repr`` hides the secrets among them.
         status: What the server answered; ``None`` while it has not decided.
         error: ``error`` member of what it answered.
@@ -226,12 +232,21 @@ class RequestRecord:
     grant_type: str | None = None
     client_id: str | None = None
     form: Mapping[str, str] = field(default_factory=lambda: MaskedMapping({}))
+    query: Mapping[str, str] = field(default_factory=lambda: MaskedMapping({}))
     headers: Mapping[str, str] = field(default_factory=lambda: MaskedMapping({}))
     status: int | None = None
     error: str | None = None
     grant_id: str | None = None
     fault: str | None = None
     delivered: bool = False
+
+
+def first_values(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return parameters by name; of a repeated one, its first value."""
+    values: dict[str, str] = {}
+    for name, value in pairs:
+        values.setdefault(name, value)
+    return values
 
 
 def origin_of(url: str) -> str:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 DEFAULT_CLIENT_ID = "mock-client"
 # Long enough for HS512, so that assertions signed with it pass every check.
 DEFAULT_CLIENT_SECRET = "mock-client-secret-" + "0123456789abcdef" * 4
+DEFAULT_REDIRECT_URI = "https://app.test/callback"
 DEFAULT_SUBJECT = "user-1"
 DEFAULT_SCOPE = "openid profile offline_access"
 
@@ -35,6 +36,7 @@ class Shortcuts:
     issuer: str
     ledger: Ledger
     clients: dict[str, MockClient]
+    signing_alg: str
     _lock: threading.RLock
     _sessions: dict[str, MockGrant]
 
@@ -63,11 +65,17 @@ class Shortcuts:
         client_id = overrides.pop("client_id", DEFAULT_CLIENT_ID)
         issuer = overrides.pop("issuer", self.issuer)
         options: dict[str, Any] = {}
-        registered = self.clients.get(client_id)
-        if registered is not None and registered.client_secret is not None:
+        options["redirect_uri"] = DEFAULT_REDIRECT_URI
+        registered = self.clients.get(client_id) or MockClient(client_id)
+        if registered.client_secret is not None:
             options["client_secret"] = registered.client_secret
-        if registered is not None and registered.auth_method is not None:
+        if registered.auth_method is not None:
             options["token_endpoint_auth_method"] = registered.auth_method
+        if registered.redirect_uris:
+            options["redirect_uri"] = registered.redirect_uris[0]
+        alg = registered.id_token_alg or self.signing_alg
+        if alg != "RS256":  # what a client expects that was told nothing
+            options["id_token_signed_response_alg"] = alg
         return OAuthClient(issuer, client_id=client_id, **{**options, **overrides})
 
     async def new_session(

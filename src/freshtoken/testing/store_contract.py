@@ -30,6 +30,7 @@ from freshtoken._foundation.records import (
     Ended,
     EntryKey,
     Failure,
+    Hold,
     Lease,
     StoredToken,
     next_version,
@@ -106,7 +107,7 @@ _FULL = Record(
     refresh_token="rt-1",  # noqa: S106 -- of a test
     refresh_expires_at=1_900_000_000.5,
     scope=("email", "openid"),
-    resource="https://api.test",
+    resource=("https://api.test", "https://other.test"),
     tokens=(
         StoredToken(
             key=EntryKey(),
@@ -116,6 +117,7 @@ _FULL = Record(
             expires_at=1_800_000_300.123456,
             refresh_at=1_800_000_222.654321,
             scope=("email",),
+            forced_at=1_800_000_004.0,
         ),
         _token(EntryKey("https://api.test", ("a", "b"))),
         _token(EntryKey(None, ("a",))),
@@ -128,8 +130,11 @@ _FULL = Record(
     not_before=99.75,
     failure=_FAILURE,
     ended=Ended("terminal", 1_800_000_002.5, _FAILURE),
+    holds=(Hold(EntryKey("https://api.test", ("a",)), 98.5, _FAILURE),),
     saved_at=1_800_000_003.875,
-    forced_at=1_800_000_004.0,
+    claims={"sub": "alice", "groups": ["a", {"b": None}], "auth_time": 1_800_000_000},
+    id_token="e30.e30.AA",  # noqa: S106 -- of a test
+    sign_in={"state": "s", "max_age": 0, "nonce": None, "scope": ["openid"]},
 )
 
 _TEXT = "\N{GREEK SMALL LETTER ALPHA}\N{PILE OF POO}\x00\n\"'\\\u2028"
@@ -141,14 +146,14 @@ _RECORDS: dict[str, Record] = {
     "nothing granted": _base(scope=(), tokens=(), extra={}),
     "empty texts": _base(
         refresh_token="",
-        resource="",
+        resource=("",),
         tokens=(_token(EntryKey("", ()), ""),),
         extra={"": ""},
         ended=Ended("", 0.0),
         lease=Lease("", ""),
     ),
     "zeroes": _base(
-        version=0, refresh_expires_at=0.0, doubt_at=0.0, not_before=0.0, forced_at=0.0
+        version=0, refresh_expires_at=0.0, doubt_at=0.0, not_before=0.0, saved_at=0.0
     ),
     "odd texts": _base(
         issuer=_TEXT,

@@ -10,19 +10,25 @@
 // The first line on standard output is JSON: {"ready": true, "issuer": ..., "port": ...}.
 // The process ends when its standard input does, so it never outlives the test run.
 
-import { createHash, generateKeyPair, randomBytes } from 'node:crypto';
+import { randomBytes } from 'node:crypto';
 import http from 'node:http';
 import { createRequire } from 'node:module';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { pathToFileURL } from 'node:url';
-import { promisify } from 'node:util';
+
+import { shiftClock, stampDate } from './clock.mjs';
+import {
+  checkFault, hangUp, holdBack, nameOf, nextFault, readBody, replay,
+} from './faults.mjs';
+import { KeyRing, newKey } from './keys.mjs';
+import { describe, keyIdOf, newEntry, sha256 } from './log.mjs';
 
 const CONTROL_KEY = process.env.FRESHTOKEN_OIDC_CONTROL_KEY;
 const MODULES = process.env.FRESHTOKEN_OIDC_MODULES;
 if (!CONTROL_KEY || !MODULES) throw new Error('started without its environment');
 const require = createRequire(join(MODULES, 'package.json'));
-const { Provider } = await import(pathToFileURL(require.resolve('oidc-provider')));
+const { Provider, errors, interactionPolicy } = await import(pathToFileURL(require.resolve('oidc-provider')));
 
 process.stdin.on('end', () => process.exit(0)).on('error', () => process.exit(0)).resume();
 
@@ -32,7 +38,12 @@ const server = http.createServer();
 
 const DEFAULT_SETTINGS = Object.freeze({
   access_token_ttl: 5, // seconds, for users and for client credentials
+  at_hash: false, // in ID tokens from the token endpoint; this server leaves it out there
+  authorization_code_ttl: 60, // seconds
+  clock_offset: 0, // seconds by which the server's clock is ahead of the machine's
+  id_token_ttl: 3600, // seconds
   keep_alive_ms: 5000, // an idle connection is closed after it (Node adds a second)
+  online_refresh_tokens: false, // refresh tokens without offline_access, bound to the session
   refresh_token_ttl: 14 * 24 * 3600, // seconds
   rotate_refresh_tokens: true,
 });
@@ -93,23 +104,7 @@ class Adapter {
   }
 }
 
-// ---------------------------------------------------------------- clients and keys
-
-const generate = promisify(generateKeyPair);
-
-async function newKey(kid, alg) {
-  const made = {
-    RS256: () => generate('rsa', { modulusLength: 2048 }),
-    ES256: () => generate('ec', { namedCurve: 'P-256' }),
-    EdDSA: () => generate('ed25519'),
-  }[alg];
-  const { privateKey, publicKey } = await made();
-  const extra = { kid, alg, use: 'sig' };
-  return {
-    privateJwk: { ...privateKey.export({ format: 'jwk' }), ...extra },
-    publicJwk: { ...publicKey.export({ format: 'jwk' }), ...extra },
-  };
-}
+// ---------------------------------------------------------------- clients
 
 const newSecret = () => randomBytes(32).toString('hex');
 
@@ -154,6 +149,12 @@ async function newClients() {
     },
     private_key_jwt_rs256: withKey('private_key_jwt_rs256', rs256),
     private_key_jwt_es256: withKey('private_key_jwt_es256', es256),
+    ...Object.fromEntries(['RS256', 'PS256', 'ES256', 'EdDSA', 'Ed25519'].map((alg) => {
+      const id = `id_token_${alg.toLowerCase()}`;
+      return [id, {
+        metadata: withSecret(id, 'client_secret_basic', { id_token_signed_response_alg: alg }),
+      }];
+    })),
     none: {
       metadata: {
         client_id: 'none', token_endpoint_auth_method: 'none', grant_types: USERS, ...COMMON,
@@ -173,12 +174,40 @@ async function newClients() {
 
 // ---------------------------------------------------------------- the provider
 
-function newProvider(issuer, clients, keys) {
+// Two APIs, whose access tokens are JWTs (RFC 9068) and opaque.
+const RESOURCES = {
+  'https://api.example.test/jwt': 'jwt',
+  'https://api.example.test/opaque': 'opaque',
+};
+
+function describeResource(_ctx, resource, client) {
+  const accessTokenFormat = RESOURCES[resource];
+  if (!accessTokenFormat) throw new errors.InvalidTarget();
+  return {
+    scope: 'api',
+    audience: resource,
+    accessTokenFormat,
+    accessTokenTTL: settings.access_token_ttl,
+    jwt: { sign: { alg: client.idTokenSignedResponseAlg } },
+  };
+}
+
+// Without the rule that a native client always asks its user again: with it, no browser
+// that has a session could use prompt=none.
+function newPolicy() {
+  const policy = interactionPolicy.base();
+  policy.get('consent').checks.remove('native_client_prompt');
+  return policy;
+}
+
+// One provider per key set: its keys are fixed when it is made. All of them share the
+// store and the cookie keys, so that sign-ins and tokens go on over a rotation.
+function newProvider(issuer, clients, cookieKeys, keys) {
   const provider = new Provider(issuer, {
     adapter: Adapter,
     clients: Object.values(clients).map(({ metadata }) => metadata),
     jwks: { keys },
-    cookies: { keys: [newSecret()] },
+    cookies: { keys: cookieKeys },
     clockTolerance: 0, // the default keeps expired tokens good for another 15 s
     scopes: ['openid', 'offline_access', 'email', 'profile', 'api'],
     claims: { openid: ['sub'], email: ['email'], profile: ['name'] },
@@ -190,24 +219,36 @@ function newProvider(issuer, clients, keys) {
       devInteractions: { enabled: false },
       clientCredentials: { enabled: true },
       introspection: { enabled: true },
+      resourceIndicators: { enabled: true, getResourceServerInfo: describeResource },
       revocation: { enabled: true },
       rpInitiatedLogout: { enabled: true },
       userinfo: { enabled: true },
     },
-    interactions: { url: (_ctx, { uid }) => `/interaction/${uid}` },
+    interactions: { policy: newPolicy(), url: (_ctx, { uid }) => `/interaction/${uid}` },
+    issueRefreshToken: (_ctx, client, code) => client.grantTypeAllowed('refresh_token')
+      && (settings.online_refresh_tokens || code.scopes.has('offline_access')),
     rotateRefreshToken: () => settings.rotate_refresh_tokens,
     ttl: {
       AccessToken: () => settings.access_token_ttl,
-      AuthorizationCode: 60,
+      AuthorizationCode: () => settings.authorization_code_ttl,
       ClientCredentials: () => settings.access_token_ttl,
       Grant: 14 * 24 * 3600,
-      IdToken: 3600,
+      IdToken: () => settings.id_token_ttl,
       Interaction: 600,
       RefreshToken: () => settings.refresh_token_ttl,
       Session: 14 * 24 * 3600,
     },
   });
   provider.on('server_error', (_ctx, error) => console.error(error));
+  const { issue } = provider.IdToken.prototype;
+  provider.IdToken.prototype.issue = function issueWithHash(options) {
+    const accessToken = this.ctx?.oidc.entities.AccessToken;
+    // A token for no API is opaque, and its own jti; the provider does the hashing.
+    if (settings.at_hash && options.use === 'idtoken' && accessToken && !accessToken.aud) {
+      this.set('at_hash', accessToken.jti);
+    }
+    return issue.call(this, options);
+  };
   // What the provider decided, whatever becomes of its answer afterwards.
   provider.use(async (ctx, next) => {
     await next();
@@ -217,15 +258,24 @@ function newProvider(issuer, clients, keys) {
     entry.status = ctx.status;
     entry.error = ctx.body?.error ?? null;
     entry.issued_refresh_token_sha256 = sha256(ctx.body?.refresh_token);
+    entry.id_token_kid = keyIdOf(ctx.body?.id_token);
   });
   return provider;
 }
 
-// Signs the user named by login_hint in ("user-1" without one) and grants all that was asked.
+// Plays the user: signs in and grants all that was asked. Who it is stands in the header
+// X-Test-User, else in login_hint, else it is "user-1". X-Test-Refusal holds the error of
+// a user who does not want to.
 async function interact(provider, req, res) {
   const { prompt, params, session, grantId } = await provider.interactionDetails(req, res);
+  const refusal = req.headers['x-test-refusal'];
+  if (refusal) {
+    const result = { error: refusal, error_description: 'the user refused' };
+    await provider.interactionFinished(req, res, result, { mergeWithLastSubmission: false });
+    return;
+  }
   if (prompt.name === 'login') {
-    const login = { accountId: params.login_hint ?? 'user-1' };
+    const login = { accountId: req.headers['x-test-user'] ?? params.login_hint ?? 'user-1' };
     await provider.interactionFinished(req, res, { login }, { mergeWithLastSubmission: false });
     return;
   }
@@ -242,169 +292,18 @@ async function interact(provider, req, res) {
   await provider.interactionFinished(req, res, { consent }, { mergeWithLastSubmission: true });
 }
 
-// ---------------------------------------------------------------- the log
+// ---------------------------------------------------------------- a request
 
-const ENDPOINTS = {
-  '/.well-known/openid-configuration': 'metadata',
-  '/.well-known/oauth-authorization-server': 'metadata',
-  '/auth': 'authorization',
-  '/jwks': 'jwks',
-  '/me': 'userinfo',
-  '/session/end': 'end_session',
-  '/token': 'token',
-  '/token/introspection': 'introspection',
-  '/token/revocation': 'revocation',
-};
-
-const sha256 = (text) => (text ? createHash('sha256').update(text).digest('hex') : null);
-
-function newEntry(req, path) {
-  const entry = {
-    at: Date.now() / 1000,
-    endpoint: ENDPOINTS[path] ?? 'other',
-    method: req.method,
-    path,
-    grant_type: null,
-    client_id: null,
-    client_auth: null, // as the request has it: basic, post, assertion, none
-    scope: null,
-    refresh_token_sha256: null,
-    issued_refresh_token_sha256: null, // also when the answer was then lost
-    status: null, // what the provider decided, or the status of an injected fault
-    error: null,
-    fault: null,
-    processed: false, // the provider saw it
-    answered: false, // an answer went out whole
-  };
-  log.push(entry);
-  return entry;
-}
-
-const fromForm = (text) => decodeURIComponent(text.replace(/\+/g, '%20'));
-
-function describe(entry, req, body) {
-  if (req.method !== 'POST') return;
-  const form = new URLSearchParams(body.toString());
-  entry.grant_type = form.get('grant_type');
-  entry.scope = form.get('scope');
-  entry.refresh_token_sha256 = sha256(form.get('refresh_token'));
-  entry.client_id = form.get('client_id');
-  const [, basic] = /^basic (\S+)$/i.exec(req.headers.authorization ?? '') ?? [];
-  try {
-    if (basic) {
-      entry.client_auth = 'basic';
-      entry.client_id ??= fromForm(Buffer.from(basic, 'base64').toString().split(':')[0]);
-    } else if (form.has('client_assertion')) {
-      entry.client_auth = 'assertion';
-      const [, claims] = form.get('client_assertion').split('.');
-      entry.client_id ??= JSON.parse(Buffer.from(claims, 'base64url')).sub;
-    } else {
-      entry.client_auth = form.has('client_secret') ? 'post' : 'none';
-    }
-  } catch {
-    // Credentials that cannot be read: the provider says what it thinks of them.
-  }
-}
-
-// ---------------------------------------------------------------- faults
-
-const FAULT_KEYS = new Set([
-  'endpoint', 'grant_type', 'client_id', // which requests; all that are given must match
-  'skip', 'count', // let the first ones pass; how many are hit
-  'delay_ms', 'delay_after_ms', // before processing; between processing and answer
-  'status', 'headers', 'body', // answered instead of the provider
-  'drop', // "before" or "after" processing, without a byte of answer
-  'reset', // with drop or truncate: RST instead of FIN
-  'truncate', // "connection": cut in the body; "body": a shorter body, well framed
-  'garble', // same length, neither UTF-8 nor JSON
-]);
-
-function checkFault(fault) {
-  const unknown = Object.keys(fault).filter((key) => !FAULT_KEYS.has(key));
-  if (unknown.length) throw new TypeError(`unknown in a fault: ${unknown.join(', ')}`);
-  const full = { endpoint: 'token', skip: 0, count: 1, delay_ms: 0, delay_after_ms: 0, ...fault };
-  if (full.truncate === true) full.truncate = 'connection';
-  if (![undefined, 'before', 'after'].includes(full.drop)) throw new TypeError('drop is "before" or "after"');
-  if (![undefined, false, 'connection', 'body'].includes(full.truncate)) {
-    throw new TypeError('truncate is "connection" or "body"');
-  }
-  if (!Object.values(ENDPOINTS).includes(full.endpoint)) throw new TypeError('unknown endpoint');
-  return full;
-}
-
-function nextFault(entry) {
-  for (const fault of faults) {
-    const hit = ['endpoint', 'grant_type', 'client_id'].every(
-      (key) => fault[key] === undefined || fault[key] === entry[key],
-    );
-    if (!hit || fault.count === 0) continue;
-    if (fault.skip > 0) {
-      fault.skip -= 1;
-      continue;
-    }
-    fault.count -= 1;
-    return fault;
-  }
-  return undefined;
-}
-
-function nameOf(fault) {
-  if (fault.status !== undefined) return `status ${fault.status}`;
-  if (fault.drop) return `drop ${fault.drop}`;
-  if (fault.truncate) return `truncate ${fault.truncate}`;
-  return fault.garble ? 'garble' : 'delay';
-}
-
-function hangUp(req, fault) {
-  if (fault.reset) req.socket.resetAndDestroy();
-  else req.socket.destroy();
-}
-
-// Holds back what the provider writes, so that an answer can be lost or spoilt afterwards.
-function holdBack(res) {
-  const chunks = [];
-  const { write, end, flushHeaders } = res;
-  const keep = (chunk, encoding) => {
-    if (chunk && typeof chunk !== 'function') {
-      chunks.push(Buffer.from(chunk, typeof encoding === 'string' ? encoding : 'utf8'));
-    }
-  };
-  res.write = (chunk, encoding) => { keep(chunk, encoding); return true; };
-  res.end = (chunk, encoding) => { keep(chunk, encoding); return res; };
-  res.flushHeaders = () => {};
-  return () => {
-    Object.assign(res, { write, end, flushHeaders });
-    return Buffer.concat(chunks);
-  };
-}
-
-// The request as the provider reads it. Its body was read before (a fault may depend on
-// it), and it does not break off when the client has gone away.
-function replay(req, body) {
-  const copy = new http.IncomingMessage(req.socket);
-  const { method, url, headers, rawHeaders, httpVersion, httpVersionMajor, httpVersionMinor } = req;
-  Object.assign(copy, { method, url, headers, rawHeaders, httpVersion, httpVersionMajor, httpVersionMinor });
-  copy.complete = true;
-  copy.push(body);
-  copy.push(null);
-  return copy;
-}
-
-async function readBody(req) {
-  const chunks = [];
-  for await (const chunk of req) chunks.push(chunk);
-  return Buffer.concat(chunks);
-}
-
-async function serve(provider, callback, req, res, path) {
+async function serve({ provider, callback }, req, res, path) {
   if (req.method === 'GET' && path.startsWith('/interaction/')) {
     await interact(provider, req, res);
     return;
   }
   const entry = newEntry(req, path);
+  log.push(entry);
   const body = await readBody(req);
   describe(entry, req, body);
-  const found = nextFault(entry);
+  const found = nextFault(faults, entry);
   if (found) entry.fault = nameOf(found);
   const fault = found ?? {};
 
@@ -489,10 +388,11 @@ function changeSettings(changes) {
   }
   Object.assign(settings, changes);
   server.keepAliveTimeout = settings.keep_alive_ms;
+  shiftClock(settings.clock_offset);
   return settings;
 }
 
-async function control(provider, clients, req, res, path) {
+async function control({ provider, clients, ring, renew }, req, res, path) {
   const body = await readBody(req);
   const say = (status, value) => {
     res.writeHead(status, { 'content-type': 'application/json' }).end(JSON.stringify(value));
@@ -513,7 +413,19 @@ async function control(provider, clients, req, res, path) {
         return say(200, {});
       }
       case 'GET /control/log': return say(200, log);
-      case 'POST /control/reset': return say(200, reset() ?? {});
+      case 'POST /control/keys': {
+        await ring.rotate(input.kind);
+        await renew();
+        return say(200, ring.published.map(({ kid }) => kid));
+      }
+      case 'POST /control/reset': {
+        reset();
+        if (!ring.isFirst) {
+          ring.restore();
+          await renew();
+        }
+        return say(200, {});
+      }
       case 'POST /control/revoke': return say(200, { grants: await revokeGrants(input, provider) });
       case 'POST /control/settings': return say(200, changeSettings(input));
       default: return say(404, { error: 'no such control' });
@@ -529,23 +441,24 @@ await new Promise((resolve) => { server.listen(0, '127.0.0.1', resolve); });
 const { port } = server.address();
 const issuer = `http://127.0.0.1:${port}`;
 
-const [clients, ...keys] = await Promise.all([
-  newClients(), newKey('rs256', 'RS256'), newKey('es256', 'ES256'), newKey('eddsa', 'EdDSA'),
-]);
-const signingKeys = keys.map(({ privateJwk }) => {
-  // Published without alg, as this server does by itself: RSA serves RS256 and PS256.
-  const { alg, ...jwk } = privateJwk;
-  return jwk;
-});
-const provider = newProvider(issuer, clients, signingKeys);
-await Promise.all(Object.values(clients).map(({ metadata }) => provider.Client.find(metadata.client_id)));
-const callback = provider.callback();
+const [clients, ring] = await Promise.all([newClients(), KeyRing.create()]);
+const cookieKeys = [newSecret()];
+const current = { clients, ring, renew };
+
+// A request that is under way ends with the keys it began with, as in a real rotation.
+async function renew() {
+  const provider = newProvider(issuer, clients, cookieKeys, ring.published);
+  await Promise.all(Object.values(clients).map(({ metadata }) => provider.Client.find(metadata.client_id)));
+  Object.assign(current, { provider, callback: provider.callback() });
+}
+await renew();
 
 server.on('request', (req, res) => {
   const path = req.url.split('?')[0];
+  stampDate(res);
   const done = path.startsWith('/control/')
-    ? control(provider, clients, req, res, path)
-    : serve(provider, callback, req, res, path);
+    ? control(current, req, res, path)
+    : serve(current, req, res, path);
   done.catch((error) => {
     if (req.destroyed && !req.complete) return; // the client left in mid-request
     console.error(error);
