@@ -67,7 +67,7 @@ unit-lifecycle: $(VENV)/dev.stamp
 	$(in_memory) $(wildcard tests/lifecycle/test_[a-s]*.py)
 
 unit-rest: $(VENV)/dev.stamp
-	$(in_memory) --ignore-glob='*/tests/lifecycle/test_[a-s]*.py'
+	$(in_memory) --ignore-glob='tests/lifecycle/test_[a-s]*.py'
 
 coverage: $(VENV)/dev.stamp ## all tests, and what they cover
 	$(python) -m coverage run -m pytest $(ARGS)

@@ -33,6 +33,7 @@ from freshtoken.errors import (
     AccessDeniedError,
     AuthorizationResponseError,
     FreshTokenError,
+    MisconfiguredError,
     RetryableError,
     SignInRequiredError,
     StoreError,
@@ -43,6 +44,8 @@ __all__ = ["ErrorPage", "SignInRoutes"]
 
 SESSION_MAX_AGE = 30 * 86_400.0
 """Seconds for which a browser keeps the session cookie."""
+JUST_SIGNED_IN = 60
+"""Seconds after a sign-in in which a session that is over is not led to the next."""
 MOST_SIGN_INS = 5
 """Sign-ins that one browser may have under way: more cookies would not fit a header."""
 
@@ -50,6 +53,8 @@ _MOST_BODY = 65_536
 _MOST_ADDRESS = 2_048
 _RETRY_AFTER = 5
 _HANDLE = re.compile(r"[A-Za-z0-9_-]{43}")
+_NO_HOST = re.compile(r"[^A-Za-z0-9.:\[\]-]")
+_KEY_END = re.compile(r"[0-9a-f]{16}")
 _COOKIE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _FORM = "application/x-www-form-urlencoded"
 # An answer of these routes is for one browser and one moment; their addresses may hold
@@ -95,8 +100,12 @@ ErrorPage: TypeAlias = Callable[
 class SignInRoutes:
     """Login, callback and logout routes for one manager, and a session dependency.
 
-    Make one for each application, at start-up. Nothing here redirects to the login on
-    an error, so that a wrong setting never becomes a loop.
+    Make one for each application, at start-up. A wrong setting never becomes a loop: of
+    all errors only a session that is over leads to the login, and no error of a sign-in
+    does. What went wrong is in the log and in the events, not on the page.
+
+    The cookies need https, in tests too (``base_url="https://..."``); browsers also
+    accept them from ``http://localhost``.
 
     Args:
         tokens: The manager, entered while the application runs.
@@ -153,8 +162,9 @@ class SignInRoutes:
         self._home = home
         self._cookie = f"__Host-{cookie_name}"
         self._sign_in_cookie = f"{self._cookie}-sign-in-"
+        self._fresh_cookie = f"{self._cookie}-fresh"
         self._max_age = ceil(session_max_age)
-        self._response_mode = response_mode
+        self._response_mode: ResponseMode = response_mode
         self._error_page = error_page
 
     @property
@@ -193,6 +203,8 @@ class SignInRoutes:
             return await self._tokens.get_session(handle=Secret(handle))
         except SignInRequiredError:
             return None
+        except MisconfiguredError:
+            return None  # Another client's, from before or beside this one.
 
     async def session(self, request: Request) -> Session:
         """Return the session of a request, or send the client to the login.
@@ -218,7 +230,7 @@ class SignInRoutes:
         login = _root(request) + self._paths["login_path"]
         headers = {"Cache-Control": "no-store", "Vary": "Cookie, Accept"}
         if not wants_page(request):
-            challenge = f'Cookie realm="{request.url.hostname}", form-action="{login}"'
+            challenge = f'Cookie realm="{_host(request)}", form-action="{login}"'
             headers["WWW-Authenticate"] = f'{challenge}, cookie-name="{self._cookie}"'
             return HTTPStatus.UNAUTHORIZED, headers
         place = _place(request) if request.method in {"GET", "HEAD"} else ""
@@ -266,7 +278,7 @@ class SignInRoutes:
         """Complete a sign-in with what the browser brings back."""
         if request.method == "HEAD":
             return _not_allowed("GET")
-        answer: str | list[tuple[str, str]] = request.url.query
+        answer: str | list[tuple[str, str]] = _query(request)
         if request.method == "POST":
             form = await _read_form(request)
             if form is None:
@@ -292,6 +304,7 @@ class SignInRoutes:
         )
         if session.handle is not None:
             self._set(response, self._cookie, session.handle, self._max_age)
+            self._set(response, self._fresh_cookie, Secret("1"), JUST_SIGNED_IN)
         self._delete(response, cookie)
         return response
 
@@ -303,6 +316,8 @@ class SignInRoutes:
         if present is not None:
             try:
                 await self._tokens.end_session(present)
+            except MisconfiguredError:
+                pass  # Another client's: not ours to end, and of no use here.
             except FreshTokenError as error:
                 return await self._refuse(request, error)
         response = RedirectResponse(
@@ -321,6 +336,10 @@ class SignInRoutes:
     async def _handle(self, request: Request, error: Exception) -> Response:
         """Answer for an error that the application's own code let out."""
         if isinstance(error, SignInRequiredError):
+            if self._fresh_cookie in request.cookies:
+                # Signed in a moment ago, and again it will not do: once more would not
+                # either, and a browser that the server knows would go round for ever.
+                return await self._refuse(request, error)
             status, headers = self._not_signed_in(request)
             return Response(status_code=status, headers=headers)
         if isinstance(error, FreshTokenError):
@@ -358,7 +377,8 @@ class SignInRoutes:
         return self._sign_in_cookie + key[-16:]
 
     def _is_sign_in(self, name: str) -> bool:
-        return name.startswith(self._sign_in_cookie)
+        start = self._sign_in_cookie
+        return name.startswith(start) and bool(_KEY_END.fullmatch(name[len(start) :]))
 
     def _set(
         self,
@@ -427,7 +447,7 @@ def is_same_origin(request: Request) -> bool:
     origin = request.headers.get("origin")
     if origin is None:
         return True
-    return urlsplit(origin).netloc == request.headers.get("host")
+    return origin.partition("://")[2] == request.headers.get("host")
 
 
 def _grade(error: FreshTokenError) -> tuple[int, str]:
@@ -439,14 +459,29 @@ def _grade(error: FreshTokenError) -> tuple[int, str]:
 
 
 def _root(request: Request) -> str:
-    """Return where the application is mounted."""
-    return str(request.scope.get("root_path", "")).rstrip("/")
+    """Return where the application is mounted, fit for a header.
+
+    A mount path may have parameters, which whoever asks chooses.
+    """
+    root = quote(str(request.scope.get("root_path", "")).rstrip("/"))
+    return root if is_local(root) else ""
+
+
+def _query(request: Request) -> str:
+    """Return the query as it came; octets that no query has become question marks."""
+    raw: bytes = request.scope.get("query_string", b"")
+    return raw.decode("ascii", "replace")
 
 
 def _place(request: Request) -> str:
     """Return the path and query that were asked for."""
-    query = f"?{request.url.query}" if request.url.query else ""
-    return request.url.path + query
+    query = _query(request)
+    return quote(str(request.scope["path"])) + (f"?{query}" if query else "")
+
+
+def _host(request: Request) -> str:
+    """Return the name of this site, fit for a header."""
+    return _NO_HOST.sub("", request.headers.get("host", ""))
 
 
 def _state_in(answer: str | list[tuple[str, str]]) -> str:

@@ -12,6 +12,7 @@ import pytest
 
 from freshtoken import (
     AccessDeniedError,
+    AuthorizationResponseError,
     ClientRejectedError,
     FreshTokenError,
     MemoryStore,
@@ -28,7 +29,13 @@ from freshtoken import (
     TransportError,
 )
 from freshtoken._protocol.authorization import state_key
-from freshtoken.events import Event, IDTokenRefused, SessionEnded, SignedIn
+from freshtoken.events import (
+    Event,
+    IDTokenRefused,
+    SessionEnded,
+    SignedIn,
+    SignInFailed,
+)
 from freshtoken.testing import DEFAULT_REDIRECT_URI, FakeClock, MockIdP, signing_key
 from freshtoken.testing.browser import CallbackForm
 from freshtoken.testing.key_ring import KeyRotation
@@ -594,6 +601,33 @@ async def test_keys_that_cannot_be_had_do_not_use_the_sign_in_up(
     assert session.claims["sub"] == "alice"
 
 
+# What is said of failures
+
+
+async def test_every_failure_is_an_event_that_says_what_to_do(
+    manager: TokenManager, idp: MockIdP, events: list[Event]
+) -> None:
+    async with manager as tokens:
+        with pytest.raises(AuthorizationResponseError):
+            await tokens.complete_sign_in("?code=x", binding="y")
+        with pytest.raises(MisconfiguredError):
+            await tokens.begin_sign_in(scope="openid", max_age=-1)
+        sign_in, callback = await begun_at(idp, tokens)
+        await refused(tokens, callback, sign_in, "binding", binding="other")
+        idp.forge_next_id_token(claims={"aud": "other"})
+        with pytest.raises(TokenRejectedError):
+            await tokens.complete_sign_in(callback, binding=sign_in.binding)
+
+    failed = [event for event in events if isinstance(event, SignInFailed)]
+    assert [(event.error, event.reason) for event in failed] == [
+        ("AuthorizationResponseError", "missing"),
+        ("MisconfiguredError", None),
+        ("AuthorizationResponseError", "binding"),
+        ("TokenRejectedError", "invalid_claim"),
+    ]
+    assert all(event.advice for event in failed)
+
+
 # The client's credentials
 
 
@@ -838,6 +872,19 @@ async def test_new_sign_in_of_another_user_revokes_the_old_session(
     assert not idp.grant(old.id).active
 
 
+async def test_without_claims_the_old_session_counts_as_another_users(
+    manager: TokenManager, idp: MockIdP
+) -> None:
+    async with manager as tokens:
+        old = await idp.sign_in(tokens, scope="orders.read offline_access")
+        sign_in, callback = await begun_at(idp, tokens, scope="orders.read")
+        await tokens.complete_sign_in(
+            callback, binding=sign_in.binding, replaces=old.id
+        )
+
+    assert not idp.grant(old.id).active
+
+
 @pytest.mark.parametrize("replaces", ["unknown", ""])
 async def test_an_old_session_that_is_not_there_changes_nothing(
     manager: TokenManager, idp: MockIdP, replaces: str
@@ -897,6 +944,70 @@ async def test_store_that_fails_is_a_store_error(
         store.down = False
 
         await tokens.complete_sign_in(callback, binding=sign_in.binding)
+
+
+async def test_session_whose_acknowledgements_are_lost_is_there_all_the_same(
+    make_manager: MakeManager, idp: MockIdP, clock: FakeClock
+) -> None:
+    class Silent(MemoryStore):
+        async def swap(self, *args: Any, **options: Any) -> Any:  # noqa: ANN401 -- any
+            result = await super().swap(*args, **options)
+            if args[2].tokens:
+                raise OSError
+            return result
+
+    async with make_manager(store=Silent(clock=clock)) as tokens:
+        sign_in, callback = await begun_at(idp, tokens)
+        session = await moving(clock, tokens.complete_sign_in, callback, sign_in)
+
+        assert (await tokens.get_session(session.id)).claims["sub"] == "alice"
+    assert [grant.active for grant in idp.ledger.grants.values()] == [True]
+
+
+async def test_session_that_cannot_be_stored_gives_its_tokens_back(
+    make_manager: MakeManager, idp: MockIdP, clock: FakeClock
+) -> None:
+    class Full(MemoryStore):
+        async def swap(self, *args: Any, **options: Any) -> Any:  # noqa: ANN401 -- any
+            if args[2].tokens:
+                raise OSError
+            return await super().swap(*args, **options)
+
+    store = Full(clock=clock)
+    async with make_manager(store=store) as tokens:
+        sign_in, callback = await begun_at(idp, tokens)
+        with pytest.raises(StoreError):
+            await moving(clock, tokens.complete_sign_in, callback, sign_in)
+
+    assert len(store) == 0
+    assert [grant.active for grant in idp.ledger.grants.values()] == [False]
+
+
+async def test_name_of_a_sign_in_under_way_is_taken(
+    manager: TokenManager, idp: MockIdP
+) -> None:
+    async with manager as tokens:
+        sign_in, callback = await begun_at(idp, tokens)
+        for replace in (False, True):
+            with pytest.raises(MisconfiguredError) as caught:
+                await tokens.add_session(
+                    sign_in.key, refresh_token="rt", replace=replace
+                )
+            assert caught.value.setting == "session_id"
+
+        await tokens.complete_sign_in(callback, binding=sign_in.binding)
+
+
+async def test_sign_ins_that_are_over_make_room(
+    manager: TokenManager, store: MemoryStore, clock: FakeClock
+) -> None:
+    async with manager as tokens:
+        for _ in range(20):
+            await tokens.begin_sign_in(scope="openid")
+        await clock.advance(600.0)
+        await tokens.begin_sign_in(scope="openid")
+
+    assert len(store._sign_ins) == 1
 
 
 async def moving(

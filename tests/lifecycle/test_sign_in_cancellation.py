@@ -10,8 +10,8 @@ import anyio.lowlevel
 import pytest
 
 from freshtoken import MemoryStore, RetryableError, Session, TokenManager
-from freshtoken.abc import Record, SwapResult
-from freshtoken.events import Event, SessionEnded, SignedIn
+from freshtoken.abc import ReadResult, Record, SwapResult
+from freshtoken.events import Event, SaveLost, SessionEnded, SignedIn
 from freshtoken.testing import FakeClock, MockIdP
 from tests.lifecycle.signing import begun_at
 
@@ -138,3 +138,75 @@ async def test_sign_out_that_is_cancelled_is_still_revoked(
         await clock.settle()
 
     assert idp.grant(session.id).ended_by == "revocation"
+
+
+async def test_unclaimed_session_is_ended_when_the_store_works_again(
+    make_manager: MakeManager, idp: MockIdP, clock: FakeClock
+) -> None:
+    class Failing(MemoryStore):
+        fails = 0
+
+        async def read(self, key: str) -> ReadResult:
+            if self.fails:
+                self.fails -= 1
+                raise OSError
+            return await super().read(key)
+
+    store = Failing(clock=clock)
+    async with make_manager(store=store) as tokens:
+        sign_in, callback = await begun_at(idp, tokens)
+        held = idp.hold_next("token", at="after")
+
+        async def complete() -> None:
+            await tokens.complete_sign_in(callback, binding=sign_in.binding)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(complete)
+            await held.reached()
+            group.cancel_scope.cancel()
+        store.fails = 3
+        held.release()
+        await clock.advance(5.0)
+
+    assert [grant.ended_by for grant in idp.ledger.grants.values()] == ["revocation"]
+
+
+async def test_closing_tells_a_caller_whose_session_cannot_be_stored(
+    make_manager: MakeManager, idp: MockIdP, clock: FakeClock, events: list[Event]
+) -> None:
+    """A write of the store that never returns holds nobody up for ever."""
+
+    class Hanging(MemoryStore):
+        released = anyio.Event()
+
+        async def swap(
+            self,
+            key: str,
+            expect: tuple[str, int] | None,
+            record: Record,
+            **options: float | None,
+        ) -> SwapResult:
+            if record.tokens:
+                await self.released.wait()
+            return await super().swap(key, expect, record, **options)
+
+    errors: list[Exception] = []
+    manager = make_manager(store=Hanging(clock=clock))
+    await manager.__aenter__()
+    sign_in, callback = await begun_at(idp, manager)
+
+    async def complete() -> None:
+        try:
+            await manager.complete_sign_in(callback, binding=sign_in.binding)
+        except RetryableError as error:
+            errors.append(error)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(complete)
+        await clock.settle()
+        group.start_soon(manager.__aexit__, None, None, None)
+        await clock.advance(60.0)
+        told = (len(errors), [type(event) for event in events])
+        Hanging.released.set()
+
+    assert told == (1, [SaveLost])

@@ -381,6 +381,121 @@ async def test_fastapi_takes_the_session_as_a_dependency(
     assert after.json() == {"sub": "alice"}
 
 
+@pytest.mark.parametrize(
+    ("tenant", "login"),
+    [
+        ("%5Cevil.test", "/%5Cevil.test/login"),
+        ("a%0d%0aSet-Cookie:%20x=1", "/a%0D%0ASet-Cookie%3A%20x%3D1/login"),
+        ("%E4%BD%A0", "/%E4%BD%A0/login"),
+    ],
+)
+@pytest.mark.parametrize("headers", [BROWSER, SCRIPT])
+async def test_mount_path_that_the_visitor_chose_leads_nowhere_else(
+    tokens: TokenManager,
+    idp: MockIdP,
+    *,
+    tenant: str,
+    login: str,
+    headers: dict[str, str],
+) -> None:
+    async with running(tokens, idp) as site:
+        app = Starlette(routes=[Mount("/{tenant}", routes=site.routes())])
+        async with httpx.AsyncClient(
+            transport=httpx.ASGITransport(app), base_url="https://app.test"
+        ) as browser:
+            response = await browser.get(f"/{tenant}/orders", headers=headers)
+
+    place = response.headers.get("location") or response.headers["www-authenticate"]
+    assert login in place
+    assert place.isascii()
+    assert "\r" not in place
+
+
+@pytest.mark.parametrize("path", ["/callback", "/orders", "/login"])
+async def test_query_of_odd_octets_is_no_servers_error(
+    tokens: TokenManager, idp: MockIdP, path: str
+) -> None:
+    sent: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b""}
+
+    async def send(message: Any) -> None:  # noqa: ANN401 -- of the protocol
+        sent.append(message)
+
+    scope = {
+        "type": "http",
+        "method": "GET",
+        "path": path,
+        "headers": [(b"accept", b"text/html"), (b"host", b'a"\\b')],
+        "query_string": b"state=\xff&code=\xff",
+    }
+    async with running(tokens, idp) as site:
+        await site.app(scope, receive, send)
+
+    assert sent[0]["status"] in {303, 400}
+
+
+async def test_cookies_of_odd_names_are_left_alone(
+    tokens: TokenManager, idp: MockIdP
+) -> None:
+    names = [f"__Host-session-sign-in-({n})=x" for n in range(9)]
+    async with running(tokens, idp) as site:
+        away = await site.browser.get("/login", headers={"Cookie": "; ".join(names)})
+
+    assert away.status_code == 303
+    assert len(cookies_of(away)) == 1
+
+
+async def test_session_of_another_client_is_nobody_here(
+    tokens: TokenManager, idp: MockIdP, store: FailingStore, clock: FakeClock
+) -> None:
+    idp.add_client("other", client_secret="x" * 40)
+    others = TokenManager(
+        idp.client(client_id="other"),
+        http_client=idp.http_client(),
+        clock=clock,
+        store=store,
+    )
+    async with others:
+        session = await idp.sign_in(others)
+        assert session.handle is not None
+        header = {"Cookie": f"__Host-session={session.handle.reveal()}"}
+        async with running(tokens, idp) as site:
+            page = await site.browser.get("/orders", headers=header)
+            out = await site.browser.post("/logout", headers=header)
+        assert (await others.get_session(session.id)).id == session.id
+
+    assert (page.status_code, out.status_code) == (303, 303)
+    assert "__Host-session" in cookies_of(out)
+
+
+async def test_session_that_is_over_at_once_is_no_loop(
+    tokens: TokenManager, idp: MockIdP, clock: FakeClock
+) -> None:
+    """The server signs the browser in again and again, and its tokens never do."""
+    async with running(tokens, idp) as site:
+
+        async def page(request: Request) -> Response:
+            session = await site.auth.session(request)
+            await tokens.get_token(session.id)
+            return PlainTextResponse("fresh")
+
+        site.page = page
+        await site.sign_in()
+        for grant in idp.ledger.grants.values():
+            idp.revoke_grant(grant)
+        await clock.advance(400.0)
+        first = await site.browser.get("/orders")
+        idp.reshape_next("token", merge={"expires_in": 0}, remove=["refresh_token"])
+        await site.sign_in()
+        second = await site.browser.get("/orders")
+
+    assert first.status_code == 401
+    assert second.status_code == 401
+    assert "location" not in second.headers
+
+
 # Addresses to go back to
 
 
@@ -623,6 +738,8 @@ async def test_session_that_is_over_leads_to_the_login_again(
 
         site.page = page
         assert (await site.browser.get("/orders")).text == "fresh"
+        # A browser drops it after a minute.
+        site.browser.cookies.delete("__Host-session-fresh")
         for grant in idp.ledger.grants.values():
             idp.revoke_grant(grant)
         await clock.advance(400.0)
@@ -709,6 +826,7 @@ async def test_logout_ends_the_session_here_and_at_the_server(
         ({"Origin": "https://app.test"}, 303),
         ({"Origin": "https://evil.test"}, 403),
         ({"Origin": "null"}, 403),
+        ({"Origin": "http://["}, 403),
         ({}, 303),
     ],
 )

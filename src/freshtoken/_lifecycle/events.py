@@ -110,6 +110,24 @@ class SignedIn(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SignInFailed(Event):
+    """A sign-in could not be begun, or not be completed.
+
+    Attributes:
+        error: Class name of what was raised.
+        reason: Its ``reason``, where it has one.
+        advice: What happened and what to do next, by whom.
+    """
+
+    name: ClassVar[str] = "sign_in_failed"
+    level: ClassVar[int] = logging.WARNING
+
+    error: str
+    advice: str
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class IDTokenRefused(Event):
     """An ID token was refused; the tokens beside it are not used.
 

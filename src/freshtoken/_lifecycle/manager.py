@@ -6,6 +6,7 @@ import os
 import random
 import weakref
 from collections.abc import Iterable, Mapping
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn, Self
 
@@ -437,7 +438,8 @@ class TokenManager:
         Spec: RFC 6749 §4.1.1, RFC 7636 §4, OpenID Connect Core §3.1.2.1.
         """
         runtime = self._supply.runtime()
-        return await self._signing_in(runtime).begin(
+        begin = partial(
+            self._signing_in(runtime).begin,
             scope=scope,
             prompt=prompt,
             max_age=max_age,
@@ -450,6 +452,7 @@ class TokenManager:
             return_to=return_to,
             extra=extra,
         )
+        return await runtime.apart(begin)
 
     async def complete_sign_in(
         self,
@@ -491,9 +494,11 @@ class TokenManager:
         outcome = _read(callback)
         held = Secret(reveal(binding))
         del callback, binding  # An error that is raised from here on shows this frame.
-        answer = unwrap(outcome)
         runtime = self._supply.runtime()
         signing_in = self._signing_in(runtime)
+        if isinstance(outcome, AuthorizationResponseError):
+            signing_in.report(outcome)
+        answer = unwrap(outcome)
         return await runtime.apart(
             lambda: signing_in.complete(answer, held, replaces),
             unclaimed=signing_in.unclaimed,

@@ -110,17 +110,21 @@ class NewSession:
             StoreError: It cannot be stored.
         """
         store, cache = self._context.store, self._context.cache
+        problem = StoreError()
         for tries_left in reversed(range(SAVE_TRIES)):
             try:
                 result = await store.swap(session_id, None, record)
-            except StoreError:
-                if not tries_left:
-                    raise
-                await self._context.clock.sleep(policy.SAVE_RETRY)
+            except StoreError as error:
+                problem = bare(error)
+                await self._context.clock.sleep(policy.SAVE_RETRY if tries_left else 0)
                 continue
             # Nobody else knows the name: what is there is ours, acknowledged or not.
             cache.adopt(session_id, result.record)
             return
+        found = (await store.read(session_id)).record
+        if found is None or found.grant_id != record.grant_id:
+            raise problem
+        cache.adopt(session_id, found)  # Only the acknowledgements were lost.
 
     async def _replace(
         self, replaces: str | None, session_id: str, claims: Mapping[str, object]
@@ -140,8 +144,8 @@ class NewSession:
             return None
         if ended is None:
             return None
-        other_user = ended.claims.get("sub") != claims.get("sub")
-        if other_user and ended.refresh_token is not None:
+        same_user = "sub" in claims and claims["sub"] == ended.claims.get("sub")
+        if not same_user and ended.refresh_token is not None:
             self._context.revoke_later(replaces, ended.refresh_token)
         return replaces
 

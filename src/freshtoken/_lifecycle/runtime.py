@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import anyio
 
@@ -53,6 +53,7 @@ class Runtime:
         self._agenda = agenda
         self._flights: dict[tuple[str, EntryKey], Flight] = {}
         self._turns: dict[str, _Turn] = {}
+        self._errands: set[_Errand[Any]] = set()
         self._busy = 0
         self._closing = False
         self._group: TaskGroup | None = None
@@ -123,6 +124,9 @@ class Runtime:
             )
         except TimeoutError:
             self._report_unsaved()
+            for errand in list(self._errands):
+                self.context.sink.emit(SaveLost())
+                errand.give_up()
 
     async def _until_idle(self) -> None:
         while self._busy:
@@ -195,8 +199,12 @@ class Runtime:
         if not self.running:
             raise closed_error()
         errand = _Errand(work, unclaimed)
-        self.start_soon(errand.run)
-        return await errand.wait()
+        self._errands.add(errand)
+        try:
+            self.start_soon(errand.run)
+            return await errand.wait()
+        finally:
+            self._errands.discard(errand)
 
     def fly(self, session_id: str, want: Want) -> Flight:
         """Return the flight for this session and entry, begun if there is none."""
@@ -364,8 +372,13 @@ class _Errand(Generic[T]):
             raise
         outcome, self._outcome = self._outcome, None
         if outcome is None:
+            self._abandoned = True
             raise closed_error()
         return unwrap(outcome)
+
+    def give_up(self) -> None:
+        """Tell who waits that the manager closes before this is done."""
+        self._done.set()
 
     def _hand_over(self) -> None:
         """Tell that nobody waits any more for what came."""

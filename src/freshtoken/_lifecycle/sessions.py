@@ -141,6 +141,12 @@ class SessionKeeper:
 
     def check_owner(self, session_id: str, found: Record) -> None:
         """Refuse a name that another client's session has in this store."""
+        if found.grant_type == "sign_in":
+            raise MisconfiguredError(
+                "the name is taken by a sign-in under way: choose another one",
+                setting="session_id",
+                session_id=session_id,
+            )
         mine = (self._client.issuer, self._client.client_id)
         if owner_pair(found) != mine:
             raise MisconfiguredError(

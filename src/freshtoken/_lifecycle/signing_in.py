@@ -23,8 +23,8 @@ from freshtoken._foundation.records import (
 )
 from freshtoken._foundation.secret import MASK, Secret, refuse_pickle
 from freshtoken._lifecycle import policy
-from freshtoken._lifecycle.events import IDTokenRefused
-from freshtoken._lifecycle.new_session import NewSession
+from freshtoken._lifecycle.events import IDTokenRefused, SignInFailed
+from freshtoken._lifecycle.new_session import SAVE_TRIES, NewSession
 from freshtoken._lifecycle.saving import unusable
 from freshtoken._protocol.advice import error_for, for_sign_in
 from freshtoken._protocol.authorization import (
@@ -43,6 +43,7 @@ from freshtoken._wire.outcome import bare
 from freshtoken._wire.retry import repeat
 from freshtoken.errors import (
     AuthorizationResponseError,
+    FreshTokenError,
     RejectionReason,
     StoreError,
     TokenRejectedError,
@@ -101,6 +102,13 @@ class SigningIn:
         Args:
             options: Those of `build_authorization_request`.
         """
+        try:
+            return await self._begin(options)
+        except FreshTokenError as error:
+            self.report(error)
+            raise
+
+    async def _begin(self, options: Mapping[str, object]) -> SignIn:
         metadata = await self._prepare()
         now = self._clock.time()
         request = build_authorization_request(
@@ -142,6 +150,26 @@ class SigningIn:
         self, answer: CallbackParameters, binding: Secret, replaces: str | None
     ) -> Session:
         """Redeem an answer once; see `TokenManager.complete_sign_in`."""
+        try:
+            return await self._complete(answer, binding, replaces)
+        except FreshTokenError as error:
+            self.report(error)
+            raise
+
+    def report(self, error: FreshTokenError) -> None:
+        """Say what went wrong to whoever reads the log: the browser is not told."""
+        reason = getattr(error, "reason", None)
+        self._context.sink.emit(
+            SignInFailed(
+                error=type(error).__name__,
+                reason=getattr(reason, "value", reason),
+                advice=str(error),
+            )
+        )
+
+    async def _complete(
+        self, answer: CallbackParameters, binding: Secret, replaces: str | None
+    ) -> Session:
         key = state_key(answer.state)
         found = (await self._context.store.read(key)).record
         pending = self._pending(found)
@@ -351,7 +379,13 @@ class SigningIn:
         self._context.start_soon(self._end_unclaimed, session.id)
 
     async def _end_unclaimed(self, session_id: str) -> None:
-        ended = await self._keeper.end(session_id, reason="signed_out")
+        ended = None
+        for tries_left in reversed(range(SAVE_TRIES)):
+            try:
+                ended = await self._keeper.end(session_id, reason="signed_out")
+                break
+            except StoreError:
+                await self._clock.sleep(policy.SAVE_RETRY if tries_left else 0)
         if ended is not None and ended.refresh_token is not None:
             self._context.revoke_later(session_id, ended.refresh_token)
 

@@ -27,8 +27,8 @@ def check_issuer(claims: Mapping[str, object], issuer: str) -> None:
     if found != issuer:
         raise _invalid(
             "iss",
-            "it is from another issuer. Compare the issuer in the settings with the "
-            "one in the server's metadata, character by character",
+            "it is from another issuer (.received). Compare the issuer in the settings "
+            "with the one in the server's metadata, character by character",
             expected=issuer,
             received=found,
         )
@@ -62,8 +62,9 @@ def check_audience(
     if not any(name in accepted for name in found):
         raise _invalid(
             "aud",
-            "it is for somebody else. If it should be for you, compare the audience "
-            "in the settings with what the server puts into its tokens",
+            "it is for somebody else. If it should be for you, compare the audience in "
+            "the settings (.expected) with what the server puts into its tokens "
+            "(.received)",
             expected=accepted,
             received=found,
         )

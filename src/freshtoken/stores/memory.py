@@ -98,6 +98,9 @@ class MemoryStore:
             slots, most = self._slots, self._max_sessions
             if record.grant_type == "sign_in":
                 slots, most = self._sign_ins, MAX_SIGN_INS
+                # All have the same time, so that the oldest end first.
+                while slots and now >= next(iter(slots.values())).forget_at:
+                    slots.popitem(last=False)
             slots[key] = _Slot(record, now + kept)
             slots.move_to_end(key)
             while len(slots) > most:

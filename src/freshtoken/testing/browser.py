@@ -55,7 +55,7 @@ class CallbackForm(Mapping[str, str]):
 
     def __init__(self, url: str, pairs: Iterable[tuple[str, str]]) -> None:
         """Keep a copy."""
-        self.url = url
+        self.url: str = url
         self.pairs: tuple[tuple[str, str], ...] = tuple(pairs)
         self._values = first_values(self.pairs)
 
