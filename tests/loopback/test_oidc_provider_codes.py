@@ -15,7 +15,7 @@ from freshtoken import (
     SignInRequiredError,
     TokenManager,
 )
-from freshtoken.events import Event, SessionEnded
+from freshtoken.events import Event, SessionEnded, SignInFailed
 from freshtoken.stores import MemoryStore
 from tests.servers.oidc_provider_driver import (
     DEFAULT_REDIRECT_URI,
@@ -128,7 +128,7 @@ async def test_a_code_that_somebody_else_redeemed_stores_no_session(
     assert [entry.status for entry in oidc_provider.log("token")] == [200, 400]
     assert oidc_provider.userinfo(theirs.json()["access_token"]).status_code == 401
     assert len(store) == 0
-    assert events == []
+    assert [type(event) for event in events] == [SignInFailed]
 
 
 async def test_a_code_that_is_redeemed_again_elsewhere_ends_the_session(

@@ -15,7 +15,7 @@ from freshtoken import (
     TokenManager,
     TokenRejectedError,
 )
-from freshtoken.events import Event, IDTokenRefused, SignedIn
+from freshtoken.events import Event, IDTokenRefused, SignedIn, SignInFailed
 from freshtoken.stores import MemoryStore
 from tests.servers.oidc_provider_driver import (
     DEFAULT_REDIRECT_URI,
@@ -247,7 +247,7 @@ async def test_an_id_token_with_another_nonce_is_refused(
             await tokens.complete_sign_in(callback, binding=begun.binding)
 
     assert caught.value.reason is RejectionReason.NONCE
-    assert [type(event) for event in events] == [IDTokenRefused]
+    assert [type(event) for event in events] == [IDTokenRefused, SignInFailed]
     assert [entry.status for entry in oidc_provider.log("revocation")] == [200]
 
 
