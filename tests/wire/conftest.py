@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib
 import random
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
@@ -12,8 +13,11 @@ import httpx
 import httpx2
 import pytest
 
+from freshtoken._wire.key_sets import KeySetCache
 from freshtoken.testing.clock import FakeClock
-from tests.wire.library import Lib
+from tests.wire.families import Lib
+from tests.wire.idp import Server
+from tests.wire.issuer import K1, MakeCache, locate, publish
 from tests.wire.sockets import PROXIES, make_certificate
 
 
@@ -37,6 +41,26 @@ def clock() -> FakeClock:
 @pytest.fixture
 def rng() -> random.Random:
     return random.Random(7)
+
+
+@pytest.fixture
+async def server(clock: FakeClock) -> AsyncIterator[Server]:
+    """An issuer that publishes one key; modules that need another make their own."""
+    server = Server(clock)
+    publish(server, K1)
+    async with server.client:
+        yield server
+
+
+@pytest.fixture
+def make(clock: FakeClock, rng: random.Random) -> MakeCache:
+    """Makes caches of that issuer's key set."""
+    return partial(KeySetCache, clock=clock, rng=rng, locate=locate)
+
+
+@pytest.fixture
+def cache(make: MakeCache) -> KeySetCache:
+    return make()
 
 
 @pytest.fixture

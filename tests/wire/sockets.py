@@ -17,7 +17,7 @@ from freshtoken._foundation.clock import SystemClock
 from freshtoken._foundation.records import Failure
 from freshtoken._protocol.exchange import ExchangeError, Response
 from freshtoken._wire.http import HTTPDriver
-from tests.wire.library import Lib, token_request
+from tests.wire.families import Lib, token_request
 from tests.wire.tcp import Connection
 
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")

@@ -16,8 +16,8 @@ from freshtoken._protocol.exchange import ExchangeError
 from freshtoken._wire.server import AuthorizationServer
 from freshtoken.errors import Disposition, MisconfiguredError
 from freshtoken.testing.clock import FakeClock
+from tests.wire.families import SECRET
 from tests.wire.idp import ISSUER, Answer, Server, busy, refusal
-from tests.wire.library import SECRET
 from tests.wire.test_http_secrets import reachable_from
 
 CALLBACK = "https://app.example/callback"

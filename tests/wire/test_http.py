@@ -17,7 +17,7 @@ from freshtoken._wire.body import MOST_BYTES
 from freshtoken._wire.http import HTTPDriver
 from freshtoken.errors import Disposition, MisconfiguredError
 from freshtoken.testing.clock import FakeClock
-from tests.wire.library import (
+from tests.wire.families import (
     SECRET,
     URL,
     Lib,

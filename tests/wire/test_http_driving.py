@@ -9,7 +9,7 @@ from freshtoken._protocol.exchange import ExchangeError
 from freshtoken._wire.http import HTTPDriver
 from freshtoken.errors import Disposition, MisconfiguredError
 from freshtoken.testing.clock import FakeClock
-from tests.wire.library import (
+from tests.wire.families import (
     Lib,
     RefusedError,
     Talk,

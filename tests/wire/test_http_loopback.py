@@ -14,7 +14,7 @@ from freshtoken._foundation.clock import SystemClock
 from freshtoken._wire.body import MOST_BYTES
 from freshtoken._wire.http import HTTPDriver
 from freshtoken.errors import Disposition
-from tests.wire.library import SECRET, Lib, RefusedError, token_request
+from tests.wire.families import SECRET, Lib, RefusedError, token_request
 from tests.wire.sockets import failure, over_tls, send
 from tests.wire.tcp import OK, Connection, Peer, answering, free_port
 

@@ -11,7 +11,7 @@ import pytest
 from freshtoken._foundation.clock import SystemClock
 from freshtoken._wire.http import HTTPDriver
 from freshtoken.errors import Disposition
-from tests.wire.library import SECRET, Lib, token_request
+from tests.wire.families import SECRET, Lib, token_request
 from tests.wire.sockets import failure, over_tls, send
 from tests.wire.tcp import OK, Connection, Peer, answering
 

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import AsyncIterator
-from functools import partial
-
 import anyio
 import pytest
 
@@ -29,32 +25,12 @@ from tests.wire.issuer import (
     K3,
     MakeCache,
     kids,
-    locate,
     publish,
     rejecting,
     renamed,
     together,
     validate,
 )
-
-
-@pytest.fixture
-async def server(clock: FakeClock) -> AsyncIterator[Server]:
-    server = Server(clock)
-    publish(server, K1)
-    async with server.client:
-        yield server
-
-
-@pytest.fixture
-def make(clock: FakeClock, rng: random.Random) -> MakeCache:
-    return partial(KeySetCache, clock=clock, rng=rng, locate=locate)
-
-
-@pytest.fixture
-def cache(make: MakeCache) -> KeySetCache:
-    return make()
-
 
 # Keys that change
 

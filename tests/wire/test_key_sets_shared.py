@@ -5,8 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Generator
-from functools import partial
+from collections.abc import Callable, Generator
 
 import anyio
 import httpx
@@ -34,25 +33,6 @@ from tests.wire.issuer import (
     rejecting,
     validate,
 )
-
-
-@pytest.fixture
-async def server(clock: FakeClock) -> AsyncIterator[Server]:
-    server = Server(clock)
-    publish(server, K1)
-    async with server.client:
-        yield server
-
-
-@pytest.fixture
-def make(clock: FakeClock, rng: random.Random) -> MakeCache:
-    return partial(KeySetCache, clock=clock, rng=rng, locate=locate)
-
-
-@pytest.fixture
-def cache(make: MakeCache) -> KeySetCache:
-    return make()
-
 
 # Issuers, threads, event loops
 

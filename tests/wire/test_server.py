@@ -20,8 +20,8 @@ from freshtoken._wire.server import AuthorizationServer
 from freshtoken._wire.skew import measure_skew
 from freshtoken.errors import Disposition, MisconfiguredError
 from freshtoken.testing.clock import FakeClock
+from tests.wire.families import SECRET
 from tests.wire.idp import ISSUER, Answer, Server, busy, refusal
-from tests.wire.library import SECRET
 from tests.wire.test_http_secrets import reachable_from
 
 
