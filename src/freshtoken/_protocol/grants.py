@@ -61,29 +61,22 @@ def refresh(
 
     Spec: RFC 6749 §6.
     """
-    request = _build_request(
-        client,
-        metadata,
-        "token",
-        (
-            ("grant_type", REFRESH),
-            ("refresh_token", reveal(refresh_token)),
-            ("scope", _join(scope)),
-            *_resources(resource),
-        ),
-        credential=credential,
-        now=now,
-        rng=rng,
-    )
-    response = yield request
-    return parse_token_response(
-        response,
-        grant_type=REFRESH,
-        requested_scope=scope,
-        default_lifetime=client.default_lifetime,
-        refreshed_before=refreshed_before,
-        error_codes=client.error_codes,
-        secrets=_secrets(request, credential),
+    return (
+        yield from _ask_token(
+            client,
+            metadata,
+            REFRESH,
+            (
+                ("refresh_token", reveal(refresh_token)),
+                ("scope", _join(scope)),
+                *_resources(resource),
+            ),
+            credential=credential,
+            now=now,
+            rng=rng,
+            scope=scope,
+            refreshed_before=refreshed_before,
+        )
     )
 
 
@@ -121,29 +114,22 @@ def authorization_code(
     verifier = reveal(code_verifier)
     # An empty one would be left out, and the proof with it.
     check_code_verifier(verifier)
-    request = _build_request(
-        client,
-        metadata,
-        "token",
-        (
-            ("grant_type", AUTHORIZATION_CODE),
-            ("code", reveal(code)),
-            ("redirect_uri", redirect_uri),
-            ("code_verifier", verifier),
-            *_resources(resource),
-        ),
-        credential=credential,
-        now=now,
-        rng=rng,
-    )
-    response = yield request
-    return parse_token_response(
-        response,
-        grant_type=AUTHORIZATION_CODE,
-        requested_scope=scope,
-        default_lifetime=client.default_lifetime,
-        error_codes=client.error_codes,
-        secrets=_secrets(request, credential),
+    return (
+        yield from _ask_token(
+            client,
+            metadata,
+            AUTHORIZATION_CODE,
+            (
+                ("code", reveal(code)),
+                ("redirect_uri", redirect_uri),
+                ("code_verifier", verifier),
+                *_resources(resource),
+            ),
+            credential=credential,
+            now=now,
+            rng=rng,
+            scope=scope,
+        )
     )
 
 
@@ -172,27 +158,20 @@ def client_credentials(
 
     Spec: RFC 6749 §4.4.
     """
-    request = _build_request(
-        client,
-        metadata,
-        "token",
-        (
-            ("grant_type", CLIENT_CREDENTIALS),
-            ("scope", _join(scope)),
-            *_resources(resource),
-        ),
-        credential=credential,
-        now=now,
-        rng=rng,
-    )
-    response = yield request
-    return parse_token_response(
-        response,
-        grant_type=CLIENT_CREDENTIALS,
-        requested_scope=scope,
-        default_lifetime=client.default_lifetime,
-        error_codes=client.error_codes,
-        secrets=_secrets(request, credential),
+    return (
+        yield from _ask_token(
+            client,
+            metadata,
+            CLIENT_CREDENTIALS,
+            (
+                ("scope", _join(scope)),
+                *_resources(resource),
+            ),
+            credential=credential,
+            now=now,
+            rng=rng,
+            scope=scope,
+        )
     )
 
 
@@ -237,6 +216,40 @@ def revoke(
     )
     if failure.error not in _REVOKED:
         raise ExchangeError(failure)
+
+
+def _ask_token(
+    client: OAuthClient,
+    metadata: ServerMetadata,
+    grant_type: str,
+    parameters: Iterable[tuple[str, str | None]],
+    *,
+    credential: Secret | None,
+    now: float,
+    rng: random.Random,
+    scope: str | Iterable[str] | None,
+    refreshed_before: bool = False,
+) -> Conversation[TokenSet]:
+    """Make one token request; what differs between grants is in its parameters."""
+    request = _build_request(
+        client,
+        metadata,
+        "token",
+        [("grant_type", grant_type), *parameters],
+        credential=credential,
+        now=now,
+        rng=rng,
+    )
+    response = yield request
+    return parse_token_response(
+        response,
+        grant_type=grant_type,
+        requested_scope=scope,
+        default_lifetime=client.default_lifetime,
+        refreshed_before=refreshed_before,
+        error_codes=client.error_codes,
+        secrets=_secrets(request, credential),
+    )
 
 
 def _build_request(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import random
 import re
 
 from freshtoken._foundation.secret import redact
+from freshtoken._protocol.base64url import encode_base64url
 from freshtoken._protocol.metadata import ServerMetadata
 from freshtoken._protocol.settings import refuse
 
@@ -20,7 +20,7 @@ _VERIFIER = re.compile(r"[A-Za-z0-9\-._~]{43,128}")
 def random_text(rng: random.Random) -> str:
     """Return 256 random bits as 43 characters that no URL has to escape."""
     value = rng.getrandbits(_RANDOM_BITS)
-    return _base64url(value.to_bytes(_RANDOM_BITS // 8, "big"))
+    return encode_base64url(value.to_bytes(_RANDOM_BITS // 8, "big"))
 
 
 def is_code_verifier(text: str) -> bool:
@@ -40,7 +40,7 @@ def check_code_verifier(text: str) -> None:
 def code_challenge(code_verifier: str) -> str:
     """Return the S256 challenge of a verifier (RFC 7636 §4.2)."""
     check_code_verifier(code_verifier)
-    return _base64url(hashlib.sha256(code_verifier.encode("ascii")).digest())
+    return encode_base64url(hashlib.sha256(code_verifier.encode("ascii")).digest())
 
 
 def check_pkce(metadata: ServerMetadata) -> None:
@@ -59,7 +59,3 @@ def check_pkce(metadata: ServerMetadata) -> None:
             f"lists only {redact(', '.join(listed))}: S256 is not given up for less; "
             "if the list is wrong, lay the right one over it with metadata=",
         )
-
-
-def _base64url(value: bytes) -> str:
-    return base64.urlsafe_b64encode(value).rstrip(b"=").decode()
