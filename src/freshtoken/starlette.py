@@ -28,16 +28,20 @@ from freshtoken._foundation.secret import Secret
 from freshtoken._lifecycle.manager import TokenManager
 from freshtoken._lifecycle.signing_in import SignIn
 from freshtoken._protocol.authorization import ResponseMode, state_key
-from freshtoken._protocol.settings import check_duration, has_control, refuse
+from freshtoken._protocol.settings import check_duration, refuse
+from freshtoken._web import (
+    grade,
+    header_host,
+    is_local,
+    is_same_origin,
+    wants_page,
+)
 from freshtoken.errors import (
-    AccessDeniedError,
-    AuthorizationResponseError,
     FreshTokenError,
     MisconfiguredError,
     RetryableError,
     SignInRequiredError,
     StoreError,
-    TokenRejectedError,
 )
 
 __all__ = ["ErrorPage", "SignInRoutes"]
@@ -50,46 +54,14 @@ MOST_SIGN_INS = 5
 """Sign-ins that one browser may have under way: more cookies would not fit a header."""
 
 _MOST_BODY = 65_536
-_MOST_ADDRESS = 2_048
 _RETRY_AFTER = 5
 _HANDLE = re.compile(r"[A-Za-z0-9_-]{43}")
-_NO_HOST = re.compile(r"[^A-Za-z0-9.:\[\]-]")
 _KEY_END = re.compile(r"[0-9a-f]{16}")
 _COOKIE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _FORM = "application/x-www-form-urlencoded"
 # An answer of these routes is for one browser and one moment; their addresses may hold
 # a code, which no other site has to see.
 _PRIVATE = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
-
-_STATUS: tuple[tuple[type[FreshTokenError], HTTPStatus, str], ...] = (
-    (
-        AuthorizationResponseError,
-        HTTPStatus.BAD_REQUEST,
-        "This sign-in was not begun in this browser, or was used before.",
-    ),
-    (AccessDeniedError, HTTPStatus.FORBIDDEN, "Access was denied."),
-    (
-        SignInRequiredError,
-        HTTPStatus.UNAUTHORIZED,
-        "The sign-in was not completed.",
-    ),
-    (
-        TokenRejectedError,
-        HTTPStatus.BAD_GATEWAY,
-        "The sign-in service gave an answer that cannot be trusted.",
-    ),
-    (
-        RetryableError,
-        HTTPStatus.SERVICE_UNAVAILABLE,
-        "The sign-in service cannot be reached now.",
-    ),
-    (
-        StoreError,
-        HTTPStatus.SERVICE_UNAVAILABLE,
-        "Sessions cannot be stored now.",
-    ),
-)
-_OUR_FAULT = "This application is not set up correctly; its operator has to look."
 
 ErrorPage: TypeAlias = Callable[
     [Request, FreshTokenError, int], "Response | Awaitable[Response]"
@@ -216,7 +188,7 @@ class SignInRoutes:
         try:
             session = await self.find_session(request)
         except StoreError as error:
-            status, text = _grade(error)
+            status, text = grade(error)
             raise HTTPException(
                 status, text, headers={"Retry-After": str(_RETRY_AFTER)}
             ) from None
@@ -229,8 +201,10 @@ class SignInRoutes:
         """Return status and headers for a client that has to sign in."""
         login = _root(request) + self._paths["login_path"]
         headers = {"Cache-Control": "no-store", "Vary": "Cookie, Accept"}
-        if not wants_page(request):
-            challenge = f'Cookie realm="{_host(request)}", form-action="{login}"'
+        if not wants_page(request.headers):
+            challenge = (
+                f'Cookie realm="{header_host(request.headers)}", form-action="{login}"'
+            )
             headers["WWW-Authenticate"] = f'{challenge}, cookie-name="{self._cookie}"'
             return HTTPStatus.UNAUTHORIZED, headers
         place = _place(request) if request.method in {"GET", "HEAD"} else ""
@@ -310,7 +284,7 @@ class SignInRoutes:
 
     async def _logout(self, request: Request) -> Response:
         """End the session of this browser, at a request from this site only."""
-        if not is_same_origin(request):
+        if not is_same_origin(request.headers):
             return self._page("Signing out is for pages of this site only.", 403)
         present = self._present(request)
         if present is not None:
@@ -348,7 +322,7 @@ class SignInRoutes:
 
     async def _refuse(self, request: Request, error: FreshTokenError) -> Response:
         """Return the page for an error; none of its text comes from outside."""
-        status, text = _grade(error)
+        status, text = grade(error)
         if self._error_page is None:
             response = self._page(text, status, login=_root(request))
         else:
@@ -406,58 +380,6 @@ class SignInRoutes:
         )
 
 
-def is_local(address: object) -> bool:
-    """Tell whether *address* is a path of this site, however a browser reads it.
-
-    Browsers take a backslash for a slash and drop tabs and line breaks, so that what
-    looks like a path may name another host.
-    """
-    return (
-        isinstance(address, str)
-        and address.startswith("/")
-        and not address.startswith("//")
-        and "\\" not in address
-        and not has_control(address)
-        and len(address) <= _MOST_ADDRESS
-    )
-
-
-def wants_page(request: Request) -> bool:
-    """Tell whether a browser goes to a page, and is not a script or an API client.
-
-    Spec: Fetch Metadata Request Headers §2.2; RFC 9110 §12.5.1.
-    """
-    mode = request.headers.get("sec-fetch-mode")
-    if mode is not None:
-        return mode == "navigate"
-    if request.headers.get("x-requested-with", "").lower() == "xmlhttprequest":
-        return False
-    return "text/html" in request.headers.get("accept", "")
-
-
-def is_same_origin(request: Request) -> bool:
-    """Tell whether a request comes from a page of this site.
-
-    A browser says so; a client that is none says nothing, and carries no cookie of
-    somebody else.
-    """
-    site = request.headers.get("sec-fetch-site")
-    if site is not None:
-        return site in {"same-origin", "none"}
-    origin = request.headers.get("origin")
-    if origin is None:
-        return True
-    return origin.partition("://")[2] == request.headers.get("host")
-
-
-def _grade(error: FreshTokenError) -> tuple[int, str]:
-    """Return the status and the words for an error."""
-    for kind, status, text in _STATUS:
-        if isinstance(error, kind):
-            return status, text
-    return HTTPStatus.INTERNAL_SERVER_ERROR, _OUR_FAULT
-
-
 def _root(request: Request) -> str:
     """Return where the application is mounted, fit for a header.
 
@@ -477,11 +399,6 @@ def _place(request: Request) -> str:
     """Return the path and query that were asked for."""
     query = _query(request)
     return quote(str(request.scope["path"])) + (f"?{query}" if query else "")
-
-
-def _host(request: Request) -> str:
-    """Return the name of this site, fit for a header."""
-    return _NO_HOST.sub("", request.headers.get("host", ""))
 
 
 def _state_in(answer: str | list[tuple[str, str]]) -> str:

@@ -25,8 +25,9 @@ from freshtoken import (
     Session,
     TokenManager,
 )
+from freshtoken._web import is_local
 from freshtoken.abc import ReadResult
-from freshtoken.starlette import SignInRoutes, is_local
+from freshtoken.starlette import SignInRoutes
 from freshtoken.testing import FakeClock, MockIdP
 from freshtoken.testing.browser import CallbackForm
 
