@@ -296,8 +296,8 @@ def test_the_manager_says_what_it_raises(method: str, errors: set[str]) -> None:
 def test_every_method_of_the_manager_is_held_by_the_test_above() -> None:
     methods = {
         name
-        for name, member in vars(TokenManager).items()
-        if inspect.isfunction(member) and not name.startswith("_")
+        for name, _ in inspect.getmembers(TokenManager, inspect.isfunction)
+        if not name.startswith("_")
     }
 
     assert methods == {

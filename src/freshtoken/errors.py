@@ -135,7 +135,7 @@ class SignInRequiredError(FreshTokenError):
 
 
 class AccessDeniedError(FreshTokenError):
-    """The server refuses this account or device for now; the session is kept.
+    """The server refuses this account or device; the session is kept.
 
     Attributes:
         retry_after: Seconds until the library asks the server again.

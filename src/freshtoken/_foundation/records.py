@@ -437,3 +437,20 @@ def hash_token(token: str) -> str:
 def next_version(record: Record, **changes: object) -> Record:
     """Return *record* as its next write: version + 1 and the changes."""
     return dataclasses.replace(record, version=record.version + 1, **changes)  # type: ignore[arg-type]  # field names checked by replace
+
+
+def ended_record(record: Record, ended: Ended) -> Record:
+    """Return the tombstone of *record*: its tokens are erased."""
+    return next_version(
+        record,
+        ended=ended,
+        refresh_token=None,
+        tokens=(),
+        extra=NOTHING,
+        claims=NOTHING,
+        id_token=None,
+        lease=None,
+        failure=None,
+        not_before=None,
+        holds=(),
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from freshtoken._foundation.records import Ended, Failure
+from freshtoken._foundation.records import Ended, Failure, Record
 from freshtoken._protocol.classification import error_for
 from freshtoken.errors import (
     AccessDeniedError,
@@ -171,3 +171,49 @@ def _ended(
     )
     error.reason = reason
     return error
+
+
+def outlived_failure() -> Failure:
+    """Return the failure of a refresh token past its stated end; nothing was sent."""
+    return Failure(
+        Disposition.SIGN_IN,
+        "the refresh token has reached the end that the server gave it; "
+        "the user has to sign in again",
+        error="invalid_grant",
+        sent=False,
+    )
+
+
+def late_failure() -> Failure:
+    """Return the failure of a flight that the guard refused each time."""
+    return Failure(
+        Disposition.RETRY,
+        "each time a request was about to leave, too much of its lease was gone; "
+        "look at the machine's load and at the latency of the session store",
+        sent=False,
+    )
+
+
+def stranger_failure(record: Record) -> Failure:
+    """Return the failure for a name that is another client's."""
+    return Failure(
+        Disposition.MISCONFIGURED,
+        "this session belongs to another issuer or client "
+        f"({record.issuer}, {record.client_id}); use the manager that made it, "
+        "or another name",
+        setting="session_id",
+        sent=False,
+    )
+
+
+def held_back_failure(wait: float, now: float) -> Failure:
+    """Return the failure of a flight that has to wait though nothing failed."""
+    return Failure(
+        Disposition.RETRY,
+        "the token was renewed a moment ago and a new one would be no better; "
+        "look at the API that rejects it",
+        retry_after=wait,
+        sent=False,
+        at=now,
+        since=now,
+    )

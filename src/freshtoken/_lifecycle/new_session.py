@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import random
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -11,7 +9,6 @@ from freshtoken._foundation.records import (
     DEFAULT_ENTRY,
     Record,
     Session,
-    StoredToken,
     TokenSet,
     session_id_of,
     session_of,
@@ -19,7 +16,9 @@ from freshtoken._foundation.records import (
 from freshtoken._foundation.secret import Secret
 from freshtoken._lifecycle import policy
 from freshtoken._lifecycle.events import LifetimeUnknown, SignedIn
+from freshtoken._lifecycle.saving import stored_token
 from freshtoken._protocol.authorization import PendingSignIn
+from freshtoken._protocol.pkce import random_text
 from freshtoken._wire.outcome import bare
 from freshtoken.errors import MisconfiguredError, StoreError
 
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from freshtoken._lifecycle.context import Context
     from freshtoken._lifecycle.sessions import SessionKeeper
 
-HANDLE_BITS = 256
 SAVE_TRIES = 5
 """Tries to store a session that was signed in, before its tokens are given back."""
 
@@ -47,7 +45,7 @@ class NewSession:
         replaces: str | None,
     ) -> Session:
         """Store the session under a name that only its handle gives."""
-        handle = Secret(new_handle(self._context.rng))
+        handle = Secret(random_text(self._context.rng))
         session_id = session_id_of(handle.reveal())
         record = self._record(tokens, pending, claims)
         try:
@@ -75,17 +73,7 @@ class NewSession:
     ) -> Record:
         """Return the record of a new session."""
         scope = tokens.scope or pending.scope
-        token = StoredToken(
-            key=DEFAULT_ENTRY,
-            access_token=tokens.access_token or "",
-            token_type=tokens.token_type,
-            issued_at=tokens.issued_at,
-            expires_at=tokens.expires_at,
-            refresh_at=policy.draw_refresh_at(
-                tokens.issued_at, tokens.expires_at, self._context.rng
-            ),
-            scope=scope,
-        )
+        token = stored_token(tokens, DEFAULT_ENTRY, self._context.rng, scope=scope)
         return Record(
             issuer=self._context.server.client.issuer,
             client_id=self._context.server.client.client_id,
@@ -154,9 +142,3 @@ class NewSession:
         token = tokens.refresh_token or tokens.access_token
         if token is not None:
             self._context.revoke_later(session_id, token)
-
-
-def new_handle(rng: random.Random) -> str:
-    """Return 256 random bits in base64url."""
-    value = rng.getrandbits(HANDLE_BITS).to_bytes(HANDLE_BITS // 8, "big")
-    return base64.urlsafe_b64encode(value).rstrip(b"=").decode()

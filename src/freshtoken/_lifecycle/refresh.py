@@ -13,13 +13,7 @@ from typing import TYPE_CHECKING, NoReturn, Protocol
 import anyio
 import anyio.lowlevel
 
-from freshtoken._foundation.records import (
-    NOTHING,
-    Ended,
-    Failure,
-    Record,
-    next_version,
-)
+from freshtoken._foundation.records import Ended, Failure, Record, ended_record
 from freshtoken._lifecycle import policy
 from freshtoken._lifecycle.events import (
     RefreshFailed,
@@ -29,7 +23,14 @@ from freshtoken._lifecycle.events import (
     ServedStale,
     SessionEnded,
 )
-from freshtoken._lifecycle.failing import FlightFailedError, FlightFailure
+from freshtoken._lifecycle.failing import (
+    FlightFailedError,
+    FlightFailure,
+    held_back_failure,
+    late_failure,
+    outlived_failure,
+    stranger_failure,
+)
 from freshtoken._lifecycle.identity import (
     Examination,
     Verdict,
@@ -162,7 +163,7 @@ class RefreshTransaction:
         if step is Step.ENDED:
             raise FlightFailedError(FlightFailure(ended=record.ended))
         if step is Step.FOREIGN:
-            raise FlightFailedError(FlightFailure(_foreign(record)))
+            raise FlightFailedError(FlightFailure(stranger_failure(record)))
         if step is Step.NO_REFRESH_TOKEN:
             raise FlightFailedError(FlightFailure(reason="no_refresh_token"))
         raise FlightFailedError(
@@ -173,21 +174,11 @@ class RefreshTransaction:
 
     def _held_back(self, record: Record) -> Failure:
         """Return the failure for a flight that has to wait though nothing failed."""
+        now = self._clock.time()
         wait = policy.held_back_for(
-            record,
-            self._want,
-            now=self._clock.time(),
-            store_now=self._context.cache.store_now(),
+            record, self._want, now=now, store_now=self._context.cache.store_now()
         )
-        return Failure(
-            Disposition.RETRY,
-            "the token was renewed a moment ago and a new one would be no better; "
-            "look at the API that rejects it",
-            retry_after=wait,
-            sent=False,
-            at=self._clock.time(),
-            since=self._clock.time(),
-        )
+        return held_back_failure(wait, now)
 
     async def _wait_elsewhere(self, record: Record) -> Record | None:
         """Wait while another worker holds the lease; return the record that follows."""
@@ -228,7 +219,7 @@ class RefreshTransaction:
                 await self._leasing.settle(held)
                 await self._leasing.renew(held)
             if policy.refresh_token_over(held.record, self._clock.time()):
-                return await self._end(held, _refresh_token_over(), reason="expired")
+                return await self._end(held, outlived_failure(), reason="expired")
             return await self._send_until_answered(held)
         except (FencedError, FlightFailedError):
             raise
@@ -291,7 +282,7 @@ class RefreshTransaction:
 
     async def _send_in_time(self, held: Held) -> TokenSet:
         """Steps 4 to 6: send under a lease that covers the whole attempt."""
-        failure = _always_late()
+        failure = late_failure()
         for _ in range(policy.MAX_LATE):
             try:
                 return await self._send(held)
@@ -507,50 +498,3 @@ def _grant_of(record: Record) -> RequestGrant:
     if record.grant_type == "client_credentials":
         return "client_credentials"
     return "refresh_token"
-
-
-def ended_record(record: Record, ended: Ended) -> Record:
-    """Return the tombstone of *record*: its tokens are erased."""
-    return next_version(
-        record,
-        ended=ended,
-        refresh_token=None,
-        tokens=(),
-        extra=NOTHING,
-        claims=NOTHING,
-        id_token=None,
-        lease=None,
-        failure=None,
-        not_before=None,
-        holds=(),
-    )
-
-
-def _refresh_token_over() -> Failure:
-    return Failure(
-        Disposition.SIGN_IN,
-        "the refresh token has reached the end that the server gave it; "
-        "the user has to sign in again",
-        error="invalid_grant",
-        sent=False,
-    )
-
-
-def _always_late() -> Failure:
-    return Failure(
-        Disposition.RETRY,
-        "each time a request was about to leave, too much of its lease was gone; "
-        "look at the machine's load and at the latency of the session store",
-        sent=False,
-    )
-
-
-def _foreign(record: Record) -> Failure:
-    return Failure(
-        Disposition.MISCONFIGURED,
-        "this session belongs to another issuer or client "
-        f"({record.issuer}, {record.client_id}); use the manager that made it, "
-        "or another name",
-        setting="session_id",
-        sent=False,
-    )

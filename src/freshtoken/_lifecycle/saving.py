@@ -27,8 +27,10 @@ from freshtoken._lifecycle.policy import Meeting, Want
 from freshtoken.errors import Disposition, StoreError
 
 if TYPE_CHECKING:
+    import random
     from collections.abc import Callable, Mapping
 
+    from freshtoken._foundation.records import EntryKey
     from freshtoken._lifecycle.context import Context
     from freshtoken.abc import SwapResult
 
@@ -206,18 +208,13 @@ class Saver:
         )
 
     def _stored(self, base: Record, answer: TokenSet, want: Want) -> StoredToken:
-        """Return the access token as it is stored, its soft point drawn once."""
+        """Return the access token in the place of its predecessor."""
         before = base.token(want.key)
         forced_at = before.forced_at if before else None
-        return StoredToken(
-            key=want.key,
-            access_token=answer.access_token or "",
-            token_type=answer.token_type,
-            issued_at=answer.issued_at,
-            expires_at=answer.expires_at,
-            refresh_at=policy.draw_refresh_at(
-                answer.issued_at, answer.expires_at, self._context.rng
-            ),
+        return stored_token(
+            answer,
+            want.key,
+            self._context.rng,
             scope=answer.scope or want.key.scope or base.scope,
             forced_at=self._context.clock.time() if want.forced else forced_at,
         )
@@ -271,6 +268,27 @@ class Saver:
                 session_id=self._id, held=mine.generation, found=found.generation
             )
         )
+
+
+def stored_token(
+    answer: TokenSet,
+    key: EntryKey,
+    rng: random.Random,
+    *,
+    scope: tuple[str, ...] | None,
+    forced_at: float | None = None,
+) -> StoredToken:
+    """Return an answer's access token as it is stored, its soft point drawn once."""
+    return StoredToken(
+        key=key,
+        access_token=answer.access_token or "",
+        token_type=answer.token_type,
+        issued_at=answer.issued_at,
+        expires_at=answer.expires_at,
+        refresh_at=policy.draw_refresh_at(answer.issued_at, answer.expires_at, rng),
+        scope=scope,
+        forced_at=forced_at,
+    )
 
 
 def unusable(answer: TokenSet, now: float) -> Failure:

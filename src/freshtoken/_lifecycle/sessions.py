@@ -15,6 +15,7 @@ from freshtoken._foundation.records import (
     Record,
     Session,
     StoredToken,
+    ended_record,
     parse_scope,
     session_of,
 )
@@ -23,7 +24,6 @@ from freshtoken._lifecycle import policy
 from freshtoken._lifecycle.cache import SessionCache, owner_pair
 from freshtoken._lifecycle.context import new_id
 from freshtoken._lifecycle.events import EventSink, LifetimeUnknown, SessionEnded
-from freshtoken._lifecycle.refresh import ended_record
 from freshtoken._lifecycle.storing import GuardedStore
 from freshtoken._protocol.client import OAuthClient
 from freshtoken._protocol.exchange import Response
@@ -281,23 +281,29 @@ def check_text(setting: str, value: object) -> str | None:
 
 def check_seconds(setting: str, value: object) -> float | None:
     """Return a number of seconds or nothing; refuse everything else."""
-    if value is None:
-        return None
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or math.isnan(value):  # type: ignore[arg-type]  # a number
+    number = _number(value)
+    if value is not None and (number is None or math.isnan(number)):
         raise MisconfiguredError(
             f"{setting} has to be a number of seconds", setting=setting
         )
-    return float(value)  # type: ignore[arg-type]  # a number
+    return number
 
 
 def check_instant(setting: str, value: object) -> float | None:
     """Return epoch seconds; refuse what cannot be a moment."""
-    if value is None:
-        return None
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not math.isfinite(float(value)):  # type: ignore[arg-type]  # a number
+    number = _number(value)
+    if value is not None and (number is None or not math.isfinite(number)):
         raise MisconfiguredError(
             f"{setting} has to be a number: epoch seconds", setting=setting
         )
-    return float(value)  # type: ignore[arg-type]  # a number
+    return number
+
+
+def _number(value: object) -> float | None:
+    """Return a number that a float can hold; ``True`` is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return None

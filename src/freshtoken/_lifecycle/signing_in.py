@@ -141,8 +141,8 @@ class SigningIn:
         try:
             return await self._server.prepare_sign_in(self._context.http)
         except ExchangeError as error:
-            failure = for_sign_in(error.failure)
-        raise error_for(failure, issuer=self._client.issuer, cleared=False)
+            failure = error.failure
+        raise self._failed(failure)
 
     # Completing
 
@@ -210,8 +210,8 @@ class SigningIn:
                 self._context.http, id_token_rules(self._client).algorithms
             )
         except ExchangeError as error:
-            failure = for_sign_in(error.failure)
-        raise error_for(failure, issuer=self._client.issuer, cleared=False)
+            failure = error.failure
+        raise self._failed(failure)
 
     async def _take(self, key: str, found: Record) -> None:
         """Use the sign-in up: of all who try, one succeeds.
@@ -256,12 +256,7 @@ class SigningIn:
             return Secret(code)
         except ExchangeError as error:
             failure = error.failure
-        raise error_for(
-            failure,
-            issuer=self._client.issuer,
-            cleared=False,
-            reason="interaction_required",
-        )
+        raise self._failed(failure, "interaction_required")
 
     async def _exchange(self, code: Secret, pending: PendingSignIn) -> TokenSet:
         """Send the code once; only what never left is sent again.
@@ -289,16 +284,11 @@ class SigningIn:
         try:
             tokens = await repeat(once, clock=self._clock, rng=self._context.rng)
         except (_SentError, ExchangeError) as error:
-            failure = for_sign_in(error.failure)
+            failure = error.failure
         else:
             self._context.sink.count_request("authorization_code", None)
             return tokens
-        raise error_for(
-            failure,
-            issuer=self._client.issuer,
-            cleared=False,
-            reason="code_refused",
-        )
+        raise self._failed(failure, "code_refused")
 
     async def _identify(
         self, tokens: TokenSet, pending: PendingSignIn, keys: KeySnapshot | None
@@ -309,10 +299,7 @@ class SigningIn:
         """
         problem: Exception | None = None
         if tokens.access_token is None:
-            problem = error_for(
-                for_sign_in(unusable(tokens, self._clock.time())),
-                issuer=self._client.issuer,
-            )
+            problem = self._failed(unusable(tokens, self._clock.time()))
         elif keys is not None:
             try:
                 return await self._checked(tokens, pending, keys)
@@ -364,6 +351,15 @@ class SigningIn:
             nonce=pending.nonce,
             max_age=pending.max_age,
             sent_at=pending.created_at,
+        )
+
+    def _failed(self, failure: Failure, reason: str | None = None) -> FreshTokenError:
+        """Return the error for a failure: there is no session that it could clear."""
+        return error_for(
+            for_sign_in(failure),
+            issuer=self._client.issuer,
+            cleared=False,
+            reason=reason,
         )
 
     def _refused(self, error: TokenRejectedError) -> TokenRejectedError:

@@ -209,7 +209,7 @@ class SessionStoreContract:
 
     async def make_store(self) -> SessionStore:
         """Return an empty store."""
-        raise NotImplementedError
+        raise NotImplementedError("make_store is yours: return an empty store")
 
     async def close_store(self, store: SessionStore) -> None:
         """Clean up after a test."""
@@ -605,11 +605,15 @@ class SessionStoreFailureContract(SessionStoreContract):
 
     async def break_store(self, store: SessionStore) -> None:
         """Let every call fail from now on, as when the server is down."""
-        raise NotImplementedError
+        raise NotImplementedError(
+            "break_store is yours to write: let every call of the store fail"
+        )
 
     async def mend_store(self, store: SessionStore) -> None:
         """Let calls succeed again."""
-        raise NotImplementedError
+        raise NotImplementedError(
+            "mend_store is yours to write: let calls succeed again"
+        )
 
     async def test_a_store_that_fails_raises_store_errors_only(
         self, store: SessionStore
