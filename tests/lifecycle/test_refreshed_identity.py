@@ -245,6 +245,27 @@ async def test_check_that_is_finished_late_does_not_touch_what_followed(
     assert await stored(store, session) == ended
 
 
+async def test_check_that_is_finished_late_leaves_the_next_refresh_alone(
+    manager: TokenManager, idp: MockIdP, clock: FakeClock, store: MemoryStore
+) -> None:
+    async with manager as tokens:
+        session = await idp.sign_in(tokens)
+        idp.forge_next_id_token(break_signature=True)
+        held = idp.hold_next("jwks")
+        await clock.advance(300.0)
+        await tokens.get_token(session.id)
+        await held.reached()
+        bad = await tokens.get_token(session.id)
+        token = await tokens.get_token(session.id, rejected=bad)
+        after = await stored(store, session)
+        held.release()
+        await clock.settle()
+
+        assert (await tokens.get_token(session.id)).reveal() == token.reveal()
+    assert after.generation == 2
+    assert await stored(store, session) == after
+
+
 async def test_session_without_claims_ignores_id_tokens(
     manager: TokenManager, idp: MockIdP, clock: FakeClock, events: list[Event]
 ) -> None:
